@@ -1,0 +1,96 @@
+//! Calls in flight: what a call leaves behind for its return, keyed by the stack pointer.
+//!
+//! The stack pointer is the same at the call instruction and at the one after it, and no two calls in flight
+//! share one. Flights live in a plain array, indexed by a hash of it: two calls that meet in one place lose
+//! the earlier one, which its return notices. Nothing can leak: a place is simply written over.
+
+use crate::spread;
+
+/// Places for calls in flight, as a power of two.
+pub const FLIGHT_BITS: u32 = 13;
+
+/// One call in flight.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flight {
+    /// The stack pointer at the call; 0 where no call is in flight.
+    pub key: u64,
+    /// When it was entered, in nanoseconds of the monotonic clock.
+    pub start: u64,
+    /// Bytes asked for.
+    pub asked: u64,
+    /// Where its totals go: the index into the CPU's block of records.
+    pub record: u64,
+    /// Binds the four together, see [`Flight::seal`].
+    pub seal: u64,
+    /// Fills the cache line.
+    pub pad: [u64; 3],
+}
+
+const _: () = assert!(size_of::<Flight>() == 64);
+
+impl Flight {
+    /// Where a call with this stack pointer is kept.
+    #[inline(always)]
+    pub const fn place(key: u64) -> u32 {
+        spread(key, FLIGHT_BITS) as u32
+    }
+
+    /// What `seal` must be. Two CPUs may write one place at once; a mixture of both does not carry a valid
+    /// seal, so it is lost instead of giving a wrong time.
+    #[inline(always)]
+    pub const fn sealed(&self) -> u64 {
+        self.key ^ self.start.rotate_left(17) ^ self.asked.rotate_left(34) ^ self.record.rotate_left(51)
+    }
+
+    /// Whether this is, whole, the call with the stack pointer `key`.
+    #[inline(always)]
+    pub const fn is(&self, key: u64) -> bool {
+        self.key == key && self.seal == self.sealed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn flight(key: u64, start: u64, asked: u64, record: u64) -> Flight {
+        let mut flight = Flight { key, start, asked, record, ..Flight::default() };
+        flight.seal = flight.sealed();
+        flight
+    }
+
+    proptest! {
+        #[test]
+        fn a_mixture_of_two_calls_is_neither(
+            a in 1u64.., b in 1u64.., starts in any::<[u64; 2]>(), taken in 1u8..15,
+        ) {
+            prop_assume!(starts[0] != starts[1] && a != b);
+            let first = flight(a, starts[0], 512, 3);
+            let second = flight(b, starts[1], 4096, 9);
+            let pick = |bit: u8, x: u64, y: u64| if taken & (1 << bit) != 0 { x } else { y };
+            for seal in [first.seal, second.seal] {
+                let mixed = Flight {
+                    key: pick(0, first.key, second.key),
+                    start: pick(1, first.start, second.start),
+                    asked: pick(2, first.asked, second.asked),
+                    record: pick(3, first.record, second.record),
+                    seal,
+                    ..Flight::default()
+                };
+                prop_assert!(!mixed.is(a) || mixed == first);
+            }
+        }
+
+        #[test]
+        fn a_place_is_within_the_array(key: u64) {
+            prop_assert!(Flight::place(key) < 1 << FLIGHT_BITS);
+        }
+    }
+
+    #[test]
+    fn an_empty_place_is_no_call() {
+        assert!(!Flight::default().is(1));
+    }
+}

@@ -1,0 +1,17 @@
+//! What the kernel side and the daemon share: every layout and every formula, written once.
+//!
+//! Compiled for the bpf target and for the host; nothing here knows aya, a map or a file. Types that cross
+//! the border are `#[repr(C)]`, made of fixed-width integers, padded by hand, and their sizes are asserted.
+#![cfg_attr(not(test), no_std)]
+
+pub mod flight;
+pub mod import;
+pub mod iter;
+pub mod lost;
+pub mod site;
+
+/// Spreads an address over `1 << bits` places (Fibonacci hashing): the high bits of a product with 2⁶⁴/φ.
+#[inline(always)]
+pub const fn spread(address: u64, bits: u32) -> u64 {
+    address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)
+}

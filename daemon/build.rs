@@ -1,0 +1,2 @@
+//! Builds the kernel side.
+fn main() {}

@@ -1,0 +1,2 @@
+//! The `iotrace` binary.
+fn main() {}

@@ -1,0 +1,150 @@
+//! From the running kernel's symbols, types and text to what shall be probed, where and how.
+//!
+//! Pure: functions over bytes, no I/O. The same kernel gives the same plan.
+
+pub mod btf;
+pub mod kallsyms;
+pub mod text;
+
+use iotrace_common::import::Path;
+
+/// Every target of this kernel, its sites, and the reason for each that is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Plan {
+    /// Where `struct iov_iter` keeps its kind, and what the kinds are called.
+    pub iter: IterLayout,
+    /// Imports first, then walkers, each in the order of the table.
+    pub targets: Vec<Target>,
+}
+
+/// What the kernel side must know of `struct iov_iter` (include/linux/uio.h), from BTF.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IterLayout {
+    /// Offset of `iter_type` (before 5.14: `type`) in bytes.
+    pub kind_offset: u32,
+    /// The members of `enum iter_type` in the order of their values; names in lower case without `ITER_`.
+    pub kinds: Vec<Kind>,
+    /// Bits of the kind byte that are not part of the kind: 3 before 5.14 (direction and `NO_REF`), else 0.
+    pub ignored_bits: u8,
+}
+
+/// A member of `enum iter_type`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kind {
+    /// As in `ITER_UBUF`, but `ubuf`.
+    pub name: String,
+    /// Its value on this kernel.
+    pub value: u8,
+}
+
+/// What a target is probed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Instrument {
+    /// An import: calls counted by segments.
+    Count,
+    /// A walker: calls timed by kind.
+    Time,
+}
+
+/// A function of the iov_iter layer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The kernel's symbol, such as `_copy_to_iter`.
+    pub symbol: String,
+    /// The name in metrics: the kernel's API name, such as `copy_to_iter`.
+    pub function: String,
+    /// What it is probed for.
+    pub instrument: Instrument,
+    /// Where it is called, hot sites first.
+    pub sites: Vec<Site>,
+    /// Why it has no site, if it has none.
+    pub reason: Option<String>,
+}
+
+/// A place in traceable text from which a target is reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Site {
+    /// The enclosing function's symbol.
+    pub symbol: String,
+    /// The module it is in; `None` for the kernel proper.
+    pub module: Option<String>,
+    /// Offset of the probed instruction in that function.
+    pub offset: u64,
+    /// Its address.
+    pub address: u64,
+    /// How it is probed.
+    pub mechanism: Mechanism,
+    /// Where the arguments are.
+    pub arguments: Arguments,
+    /// Attach order: sites on the read, write, send, receive and pipe paths come first (0), the rest later (1).
+    pub rank: u8,
+}
+
+/// How a site is probed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Mechanism {
+    /// `fentry` and `fexit` on the enclosing function, which is itself traceable and exposes the arguments.
+    Fentry,
+    /// A kprobe on the call instruction and one on the instruction after it.
+    Trap {
+        /// Address of the instruction after the call.
+        after: u64,
+    },
+    /// Not at all.
+    Unavailable {
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Positions of a target's arguments, from 0, in the order of the calling convention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arguments {
+    /// Of an import.
+    Import {
+        /// `nr_segs`.
+        segments: u8,
+        /// `fast_segs`.
+        fast: u8,
+        /// The path if the system call in progress does not name one.
+        path: Path,
+        /// Whether the system call in progress names the path.
+        by_syscall: bool,
+    },
+    /// Of a walker.
+    Iter {
+        /// The `struct iov_iter *`.
+        iter: u8,
+        /// The byte count.
+        bytes: u8,
+        /// How many arguments the probed function has.
+        count: u8,
+        /// What it returns.
+        returns: Returns,
+    },
+}
+
+/// What a walker returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Returns {
+    /// The bytes done (`size_t`).
+    Bytes,
+    /// Whether all bytes were done (`bool`).
+    All,
+    /// Nothing.
+    Nothing,
+}
+
+impl Site {
+    /// As the kernel writes it: `vfs_readv+0xcf`, or `tun_get_user+0x2d0 [tun]`; without an offset under `fentry`.
+    pub fn name(&self) -> String {
+        let place = match self.mechanism {
+            Mechanism::Fentry => self.symbol.clone(),
+            _ => format!("{}+{:#x}", self.symbol, self.offset),
+        };
+        match &self.module {
+            Some(module) => format!("{place} [{module}]"),
+            None => place,
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! All totals at one instant, and the difference of two.
