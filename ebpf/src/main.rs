@@ -1,2 +1,83 @@
+//! The kernel side of iotrace.
+//!
+//! Constant work per event: no loop over segments, no string, no hash map on the always-on path. What cannot
+//! be counted is counted as lost.
 #![no_std]
 #![no_main]
+#![feature(asm_experimental_arch)]
+#![expect(missing_docs, reason = "the program macros drop the comments of what they expand")]
+
+mod arch;
+mod config;
+mod import;
+mod iter;
+mod maps;
+mod tree;
+
+use aya_ebpf::{
+    helpers::bpf_get_current_pid_tgid,
+    macros::{kprobe, raw_tracepoint},
+    programs::{ProbeContext, RawTracePointContext},
+};
+
+/// The call instruction of an import.
+#[kprobe]
+pub fn import_call(ctx: ProbeContext) -> u32 {
+    import::call(&ctx);
+    0
+}
+
+/// The instruction after the call of an import.
+#[kprobe]
+pub fn import_return(ctx: ProbeContext) -> u32 {
+    import::returned(&ctx);
+    0
+}
+
+/// The call instruction of a walker.
+#[kprobe]
+pub fn iter_call(ctx: ProbeContext) -> u32 {
+    iter::call(&ctx);
+    0
+}
+
+/// The instruction after the call of a walker.
+#[kprobe]
+pub fn iter_return(ctx: ProbeContext) -> u32 {
+    iter::returned(&ctx);
+    0
+}
+
+/// Run once by the daemon through `BPF_PROG_TEST_RUN` (≥ 5.10): learns the daemon's thread group id as the
+/// kernel knows it, which a process in a pid namespace cannot tell.
+#[raw_tracepoint]
+pub fn whoami(_ctx: RawTracePointContext) -> i32 {
+    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    config::set_own(tgid);
+    tgid as i32
+}
+
+/// `sched_process_fork(parent, child)`: the followed tree grows.
+#[raw_tracepoint(tracepoint = "sched_process_fork")]
+pub fn tree_fork(ctx: RawTracePointContext) -> i32 {
+    tree::fork(&ctx);
+    0
+}
+
+/// `sched_process_free(task)`: nobody can use this id any more, until it is given again.
+#[raw_tracepoint(tracepoint = "sched_process_free")]
+pub fn tree_free(ctx: RawTracePointContext) -> i32 {
+    tree::free(&ctx);
+    0
+}
+
+#[cfg(not(test))]
+#[panic_handler]
+fn panic(_info: &core::panic::PanicInfo) -> ! {
+    loop {}
+}
+
+/// The helpers used here are offered to GPL programs only.
+#[unsafe(link_section = "license")]
+#[unsafe(no_mangle)]
+static LICENSE: [u8; 4] = *b"GPL\0";

@@ -1,0 +1,201 @@
+//! The running kernel's own account of itself: the only file that reads /proc and /sys for the planner.
+
+use std::{
+    fs::{self, File},
+    io::{self, Read as _},
+    os::unix::fs::FileExt as _,
+    path::Path,
+};
+
+use thiserror::Error;
+
+use crate::plan::{
+    self, Plan,
+    btf::Btf,
+    kallsyms::{self, Symbols},
+    kcore::Segments,
+    text::Text,
+};
+
+/// Why the running kernel cannot be read; each with what to do.
+#[derive(Debug, Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum KernelError {
+    #[error("cannot read {path}: {error}; {remedy}")]
+    Read { path: &'static str, error: io::Error, remedy: String },
+    #[error(
+        "/proc/kallsyms hides its addresses: run as root or grant CAP_SYSLOG, and set sysctl kernel.kptr_restrict to 0 or 1"
+    )]
+    Restricted,
+    #[error("/proc/kallsyms: {0}")]
+    Symbols(kallsyms::SymbolsError),
+    #[error("/sys/kernel/btf/vmlinux: {0}")]
+    Btf(#[from] plan::btf::BtfError),
+    #[error("/proc/kcore: {0}")]
+    Kcore(#[from] plan::kcore::KcoreError),
+    #[error("/proc/kcore does not hold the kernel's text at {0:#x}")]
+    NoText(u64),
+    #[error(transparent)]
+    Plan(#[from] plan::PlanError),
+}
+
+/// What the daemon must know of this kernel beyond the plan.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// What to probe.
+    pub plan: Plan,
+    /// Offsets in `struct task_struct`.
+    pub task: TaskLayout,
+    /// Whether programs may call `bpf_task_pt_regs` (≥ 5.15).
+    pub has_task_pt_regs: bool,
+    /// `THREAD_SIZE`, if BTF tells.
+    pub thread_size: Option<u32>,
+    /// One more than the highest number a CPU may have.
+    pub cpus: u32,
+}
+
+/// Offsets of members of `struct task_struct`, from BTF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TaskLayout {
+    /// `pid`.
+    pub pid: u32,
+    /// `tgid`.
+    pub tgid: u32,
+    /// `thread_info.status`, if it is there.
+    pub status: Option<u32>,
+}
+
+const KALLSYMS: &str = "/proc/kallsyms";
+const BTF: &str = "/sys/kernel/btf/vmlinux";
+const KCORE: &str = "/proc/kcore";
+const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
+
+impl Facts {
+    /// Reads the running kernel and plans.
+    ///
+    /// # Errors
+    /// The file that could not be read or understood, and what to do.
+    pub fn read() -> Result<Facts, KernelError> {
+        let btf = read(BTF)?;
+        let btf = Btf::parse(&btf)?;
+        let kallsyms = read(KALLSYMS)?;
+        let symbols = match Symbols::parse(&kallsyms) {
+            Err(kallsyms::SymbolsError::Restricted) => return Err(KernelError::Restricted),
+            symbols => symbols.map_err(KernelError::Symbols)?,
+        };
+        let images = read_text(&symbols)?;
+        let text: Vec<Text<'_>> = images
+            .iter()
+            .map(|image| Text { address: image.address, bytes: &image.bytes, module: image.module.as_deref() })
+            .collect();
+        let plan = plan::plan(&symbols, &btf, &text)?;
+        let member = |path: &str| btf.offset_of("task_struct", path);
+        Ok(Facts {
+            plan,
+            task: TaskLayout {
+                pid: member("pid").unwrap_or_default(),
+                tgid: member("tgid").unwrap_or_default(),
+                status: member("thread_info.status"),
+            },
+            has_task_pt_regs: symbols.address_of("bpf_task_pt_regs").is_some(),
+            thread_size: btf.thread_size(),
+            cpus: possible_cpus(&String::from_utf8_lossy(&read(POSSIBLE)?)),
+        })
+    }
+}
+
+/// One more than the highest CPU in a list such as `0-3,8`.
+fn possible_cpus(list: &str) -> u32 {
+    let highest = list.trim().split([',', '-']).filter_map(|number| number.parse::<u32>().ok()).max();
+    highest.unwrap_or(0).saturating_add(1)
+}
+
+struct Image {
+    address: u64,
+    bytes: Vec<u8>,
+    module: Option<String>,
+}
+
+/// The text of the kernel and its modules, as it is in memory.
+fn read_text(symbols: &Symbols<'_>) -> Result<Vec<Image>, KernelError> {
+    /// Program headers lie within the first pages; a kernel has a dozen.
+    const HEADERS: usize = 64 << 10;
+    /// More text than any kernel has: a larger range is a mistake.
+    const MOST: u64 = 256 << 20;
+
+    let kcore = File::open(KCORE).map_err(|error| unreadable(KCORE, error))?;
+    let mut headers = Vec::with_capacity(HEADERS);
+    (&kcore).take(HEADERS as u64).read_to_end(&mut headers).map_err(|error| unreadable(KCORE, error))?;
+    let segments = Segments::parse(&headers)?;
+
+    let core = symbols.core_text().ok_or(KernelError::Restricted)?;
+    let modules = symbols.module_text();
+    let ranges = [(None, core)].into_iter().chain(modules.into_iter().map(|(name, range)| (Some(name), range)));
+    let mut images = Vec::new();
+    for (module, range) in ranges {
+        let length = range.end.saturating_sub(range.start);
+        let place = segments.locate(range.clone()).filter(|_| length <= MOST);
+        let (Some(place), true) = (place, length > 0) else {
+            match module {
+                None => return Err(KernelError::NoText(range.start)),
+                // A module may have gone since kallsyms was read.
+                Some(_) => continue,
+            }
+        };
+        let mut bytes = vec![0; length as usize];
+        match (kcore.read_exact_at(&mut bytes, place), &module) {
+            (Ok(()), _) => images.push(Image { address: range.start, bytes, module }),
+            (Err(_), Some(_)) => {}
+            (Err(error), None) => return Err(unreadable(KCORE, error)),
+        }
+    }
+    Ok(images)
+}
+
+fn read(path: &'static str) -> Result<Vec<u8>, KernelError> {
+    fs::read(path).map_err(|error| unreadable(path, error))
+}
+
+fn unreadable(path: &'static str, error: io::Error) -> KernelError {
+    let remedy = match (path, error.kind()) {
+        (BTF, io::ErrorKind::NotFound) => {
+            "iotrace needs the kernel's own type information: a kernel with CONFIG_DEBUG_INFO_BTF".into()
+        }
+        (_, io::ErrorKind::PermissionDenied) => match lockdown() {
+            Some(level) if level == "confidentiality" => {
+                "lockdown=confidentiality forbids it: boot with lockdown=integrity or none".into()
+            }
+            _ => "run as root, or grant CAP_SYSLOG, CAP_SYS_RAWIO and CAP_DAC_READ_SEARCH".into(),
+        },
+        _ => "is /proc mounted, and the kernel built with it?".into(),
+    };
+    KernelError::Read { path, error, remedy }
+}
+
+/// The lockdown level in force: `none`, `integrity` or `confidentiality`; `None` where the kernel has none.
+pub fn lockdown() -> Option<String> {
+    let levels = fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
+    let (_, rest) = levels.split_once('[')?;
+    rest.split_once(']').map(|(level, _)| level.to_owned())
+}
+
+/// The kernel's release, as `uname -r`.
+pub fn release() -> String {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    release.trim().to_owned()
+}
+
+/// Whether the kernel offers its own type information.
+pub fn has_btf() -> bool {
+    Path::new(BTF).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::possible_cpus;
+
+    #[test]
+    fn the_highest_cpu_counts() {
+        assert_eq!(["0", "0-3\n", "0-1,8", "", "x"].map(possible_cpus), [1, 4, 9, 1, 1]);
+    }
+}

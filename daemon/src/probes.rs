@@ -1,0 +1,531 @@
+//! From the plan to probes in the kernel, and out again. Knows aya; knows no metric and no terminal.
+
+use std::{
+    collections::VecDeque,
+    io,
+    os::fd::AsFd as _,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
+    time::{Duration, Instant},
+};
+
+use aya::{
+    Btf, Ebpf, EbpfLoader,
+    maps::{Map, MapData},
+    programs::{
+        FEntry, FExit, KProbe, ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _,
+        fentry::FEntryLink, fexit::FExitLink, kprobe::KProbeLink, raw_trace_point::RawTracePointLink,
+    },
+};
+use iotrace_common::{
+    import::{ImportRecord, Path},
+    iter::IterRecord,
+    lost::LostRecord,
+    site::{self, FENTRIES, SiteSet, table_bits},
+};
+use thiserror::Error;
+
+use crate::{
+    arch,
+    kernel::{self, Facts},
+    plan::{Arguments, Instrument, Mechanism, Plan, Returns, Site},
+    shared::Shared,
+    snapshot::{Probe, State},
+};
+
+/// The kernel side, as built.
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/iotrace"));
+
+/// Threads that detach: the kernel waits out a grace period for each probe, and these overlap.
+const DETACHERS: usize = 8;
+
+/// How long after a site is attached a return without its call may still belong to the time before.
+const WARMING: Duration = Duration::from_millis(100);
+
+/// Why nothing can be probed; each with what to do.
+#[derive(Debug, Error)]
+#[expect(missing_docs, reason = "the messages say it")]
+pub enum ProbesError {
+    #[error("the kernel side cannot be loaded: {reason}; {remedy}")]
+    Load { reason: String, remedy: &'static str },
+    #[error("the kernel side has no {0}: this binary is broken, build it anew")]
+    Missing(&'static str),
+    #[error("map {name} cannot be mapped into memory: {error}")]
+    Share { name: &'static str, error: io::Error },
+}
+
+/// The state of every site, in the order of the plan, shared with whoever reads.
+#[derive(Clone, Debug)]
+pub struct States(Arc<Mutex<Vec<Probe>>>);
+
+impl States {
+    fn of(plan: &Plan) -> States {
+        let row = |target: &str, site: String, mechanism: &str, state, reason: &str| Probe {
+            target: target.into(),
+            site,
+            mechanism: mechanism.into(),
+            state,
+            reason: reason.into(),
+        };
+        let mut rows = Vec::new();
+        for target in &plan.targets {
+            if target.sites.is_empty() {
+                let reason = target.reason.as_deref().unwrap_or("no call to it was found");
+                rows.push(row(&target.symbol, String::new(), "none", State::Unavailable, reason));
+            }
+            rows.extend(target.sites.iter().map(|site| match &site.mechanism {
+                Mechanism::Fentry => row(&target.symbol, site.name(), "fentry", State::Pending, ""),
+                Mechanism::Trap { .. } => row(&target.symbol, site.name(), "trap", State::Pending, ""),
+                Mechanism::Unavailable { reason } => {
+                    row(&target.symbol, site.name(), "none", State::Unavailable, reason)
+                }
+            }));
+        }
+        States(Arc::new(Mutex::new(rows)))
+    }
+
+    /// A copy of all rows.
+    pub fn rows(&self) -> Vec<Probe> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn set(&self, row: usize, state: State, reason: String) {
+        if let Some(row) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(row) {
+            row.state = state;
+            row.reason = reason;
+        }
+    }
+}
+
+/// What the probes count, in shared memory.
+#[derive(Debug)]
+pub struct Records {
+    /// CPU × path.
+    pub imports: Shared<ImportRecord>,
+    /// CPU × function × kind.
+    pub iters: Shared<IterRecord>,
+    /// CPU.
+    pub lost: Shared<LostRecord>,
+    /// CPUs.
+    pub cpus: usize,
+    /// Names of the functions.
+    pub functions: Vec<String>,
+    /// Names of the kinds, `other` last.
+    pub kinds: Vec<String>,
+    /// The state of the sites.
+    pub states: States,
+}
+
+/// What is to be counted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Scope {
+    /// Only children of this process and their descendants.
+    pub follow: bool,
+    /// Rare events are logged by the kernel side.
+    pub diagnose: bool,
+}
+
+/// One site of the plan, in attach order.
+#[derive(Clone, Debug)]
+struct Job {
+    /// Its row in [`States`].
+    row: usize,
+    site: Site,
+    /// For a walker the number of its function.
+    function: u8,
+    instrument: Instrument,
+}
+
+/// The kernel side, loaded, and the probes attached so far. Detached when dropped.
+#[derive(Debug)]
+pub struct Probes {
+    ebpf: Ebpf,
+    jobs: VecDeque<Job>,
+    states: States,
+    sites: Shared<SiteSet>,
+    site_bits: u32,
+    fentry_sites: Shared<site::Site>,
+    fentries: usize,
+    links: Vec<Link>,
+    warming: VecDeque<(Instant, Job)>,
+}
+
+#[derive(Debug)]
+#[expect(dead_code, reason = "held to keep the probe attached; detached when dropped")]
+enum Link {
+    KProbe(KProbeLink),
+    FEntry(FEntryLink),
+    FExit(FExitLink),
+    RawTracePoint(RawTracePointLink),
+}
+
+impl Probes {
+    /// Loads the kernel side for this kernel; attaches nothing yet.
+    ///
+    /// # Errors
+    /// What the kernel refuses, and what to do.
+    pub fn load(facts: &Facts, scope: Scope) -> Result<(Probes, Records), ProbesError> {
+        let plan = &facts.plan;
+        let functions = functions(plan);
+        let mut kinds: Vec<String> = plan.iter.kinds.iter().map(|kind| kind.name.clone()).collect();
+        kinds.push("other".into());
+        let jobs = jobs(plan, &functions);
+        let traps = jobs.iter().filter(|job| matches!(job.site.mechanism, Mechanism::Trap { .. })).count();
+        let (site_bits, _) = site_table(&jobs, table_bits(2 * traps));
+
+        let cpus = facts.cpus as usize;
+        let iters = cpus * functions.len() * kinds.len();
+        let (syscall_from, thread_size) = match (facts.has_task_pt_regs, facts.thread_size, facts.task.status) {
+            (true, _, Some(_)) => (1u32, 0u64),
+            (false, Some(size), Some(_)) => (2, u64::from(size)),
+            _ => (0, 0),
+        };
+        let kind_index = kind_index(plan);
+        let syscall_path = arch::syscall_paths();
+        let numbers = [
+            functions.len() as u32,
+            kinds.len() as u32,
+            site_bits,
+            u32::from(scope.follow),
+            u32::from(scope.diagnose),
+        ];
+        let mut loader = EbpfLoader::new();
+        loader
+            .override_global("SYSCALL_FROM", &syscall_from, true)
+            .override_global("THREAD_SIZE", &thread_size, true)
+            .override_global("TASK_STATUS", facts.task.status.as_ref().unwrap_or(&0), true)
+            .override_global("TASK_TGID", &facts.task.tgid, true)
+            .override_global("TASK_PID", &facts.task.pid, true)
+            .override_global("ITER_KIND", &plan.iter.kind_offset, true)
+            .override_global("FUNCTIONS", &numbers[0], true)
+            .override_global("KINDS", &numbers[1], true)
+            .override_global("SITE_BITS", &numbers[2], true)
+            .override_global("FOLLOW", &numbers[3], true)
+            .override_global("DIAGNOSE", &numbers[4], true)
+            .override_global("KIND_INDEX", &kind_index, true)
+            .override_global("SYSCALL_PATH", &syscall_path, true)
+            .map_max_entries("IMPORTS", (cpus * Path::COUNT) as u32)
+            .map_max_entries("ITERS", iters.max(1) as u32)
+            .map_max_entries("LOST", facts.cpus)
+            .map_max_entries("SITES", 1 << site_bits);
+        let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
+        for name in ["import_call", "import_return", "iter_call", "iter_return"] {
+            kprobe(&mut ebpf, name)?.load().map_err(|error| refused(&error))?;
+        }
+        whoami(&mut ebpf)?;
+
+        let states = States::of(plan);
+        let records = Records {
+            imports: share(&ebpf, "IMPORTS", cpus * Path::COUNT, false)?,
+            iters: share(&ebpf, "ITERS", iters.max(1), false)?,
+            lost: share(&ebpf, "LOST", cpus, false)?,
+            cpus,
+            functions,
+            kinds,
+            states: states.clone(),
+        };
+        let mut probes = Probes {
+            sites: share(&ebpf, "SITES", 1 << site_bits, true)?,
+            fentry_sites: share(&ebpf, "FENTRY_SITES", FENTRIES, true)?,
+            ebpf,
+            jobs: jobs.into(),
+            states,
+            site_bits,
+            fentries: 0,
+            links: Vec::new(),
+            warming: VecDeque::new(),
+        };
+        if scope.follow {
+            probes.follow()?;
+        }
+        Ok((probes, records))
+    }
+
+    /// The kernel side, for its log.
+    pub fn ebpf(&mut self) -> &mut Ebpf {
+        &mut self.ebpf
+    }
+
+    /// The rank of the site whose turn is next; `None` when all have had theirs.
+    pub fn next_rank(&self) -> Option<u8> {
+        self.jobs.front().map(|job| job.site.rank)
+    }
+
+    /// Attaches the next site. A site that the kernel refuses is so marked, and the others go on.
+    pub fn attach_next(&mut self) {
+        let Some(job) = self.jobs.pop_front() else { return };
+        self.warm();
+        let attached = match job.site.mechanism {
+            Mechanism::Trap { after } => self.trap(&job, after),
+            Mechanism::Fentry => self.fentry(&job),
+            Mechanism::Unavailable { .. } => return,
+        };
+        match attached {
+            Ok(()) => {
+                self.mark(&job, site::WARM);
+                self.states.set(job.row, State::Attached, String::new());
+                self.warming.push_back((Instant::now(), job));
+            }
+            Err(reason) => {
+                log::debug!("{}: {reason}", job.site.name());
+                self.states.set(job.row, State::Failed, reason);
+            }
+        }
+    }
+
+    /// Lets sites that are warm count losses; waits for those that are not yet if `all`.
+    pub fn settle(&mut self) {
+        while let Some((since, _)) = self.warming.front() {
+            thread::sleep(WARMING.saturating_sub(since.elapsed()));
+            self.warm();
+        }
+    }
+
+    fn warm(&mut self) {
+        while self.warming.front().is_some_and(|(since, _)| since.elapsed() >= WARMING) {
+            if let Some((_, job)) = self.warming.pop_front() {
+                self.mark(&job, site::ON);
+            }
+        }
+    }
+
+    /// Probes the call and the instruction after it; that one first, so that no call waits for its return.
+    fn trap(&mut self, job: &Job, after: u64) -> Result<(), String> {
+        let (call, returned) = match job.instrument {
+            Instrument::Count => ("import_call", "import_return"),
+            Instrument::Time => ("iter_call", "iter_return"),
+        };
+        if !self.mark(job, site::OFF) {
+            return Err("no room in the site table".into());
+        }
+        let mut links = Vec::with_capacity(2);
+        for (program, address) in [(returned, after), (call, job.site.address)] {
+            let program = kprobe(&mut self.ebpf, program).map_err(|error| error.to_string())?;
+            // With an empty name the kernel takes the offset for the address (kernel/trace/trace_event_perf.c):
+            // it works for symbols that occur twice and for modules, too.
+            let link = program.attach("", address).map_err(|error| explain(&error))?;
+            links.push(Link::KProbe(program.take_link(link).map_err(|error| explain(&error))?));
+        }
+        self.links.append(&mut links);
+        Ok(())
+    }
+
+    fn fentry(&mut self, job: &Job) -> Result<(), String> {
+        let number = self.fentries;
+        if number >= FENTRIES {
+            return Err(format!("more than {FENTRIES} functions to probe by fentry"));
+        }
+        self.fentries += 1;
+        self.fentry_sites.set(number, kernel_site(job, job.site.address, site::OFF));
+        let btf = Btf::from_sys_fs().map_err(|error| error.to_string())?;
+        let missing = || "this binary has no such program".to_owned();
+
+        let program = self.ebpf.program_mut(&format!("iter_exit_{number}")).ok_or_else(missing)?;
+        let exit: &mut FExit = program.try_into().map_err(|error: ProgramError| error.to_string())?;
+        exit.load(&job.site.symbol, &btf).map_err(|error| explain(&error))?;
+        let link = exit.attach().map_err(|error| explain(&error))?;
+        let exit = exit.take_link(link).map_err(|error| explain(&error))?;
+
+        let program = self.ebpf.program_mut(&format!("iter_entry_{number}")).ok_or_else(missing)?;
+        let entry: &mut FEntry = program.try_into().map_err(|error: ProgramError| error.to_string())?;
+        entry.load(&job.site.symbol, &btf).map_err(|error| explain(&error))?;
+        let link = entry.attach().map_err(|error| explain(&error))?;
+        let entry = entry.take_link(link).map_err(|error| explain(&error))?;
+
+        self.links.extend([Link::FExit(exit), Link::FEntry(entry)]);
+        Ok(())
+    }
+
+    /// Writes the site into the table of the kernel side; `false` if there is no room.
+    fn mark(&mut self, job: &Job, state: u8) -> bool {
+        match job.site.mechanism {
+            Mechanism::Trap { after } => [job.site.address, after].into_iter().all(|address| {
+                let index = SiteSet::of(address, self.site_bits) as usize;
+                let Some(mut set) = self.sites.get(index) else { return false };
+                set.put(kernel_site(job, address, state)) && self.sites.set(index, set)
+            }),
+            Mechanism::Fentry => {
+                let held = |number: &usize| {
+                    self.fentry_sites.get(*number).is_some_and(|held| held.address == job.site.address)
+                };
+                (0..self.fentries)
+                    .find(held)
+                    .is_some_and(|number| self.fentry_sites.set(number, kernel_site(job, job.site.address, state)))
+            }
+            Mechanism::Unavailable { .. } => false,
+        }
+    }
+
+    fn follow(&mut self) -> Result<(), ProbesError> {
+        for (name, tracepoint) in
+            [("tree_fork", "sched_process_fork"), ("tree_free", "sched_process_free")]
+        {
+            let program = raw_trace_point(&mut self.ebpf, name)?;
+            program.load().map_err(|error| refused(&error))?;
+            let link = program.attach(tracepoint).map_err(|error| refused(&error))?;
+            let link = program.take_link(link).map_err(|error| refused(&error))?;
+            self.links.push(Link::RawTracePoint(link));
+        }
+        Ok(())
+    }
+
+    /// Detaches everything. Dropping does the same, one after the other.
+    pub fn detach(mut self) {
+        let mut links = std::mem::take(&mut self.links);
+        let share = links.len().div_ceil(DETACHERS).max(1);
+        thread::scope(|scope| {
+            while !links.is_empty() {
+                let some = links.split_off(links.len().saturating_sub(share));
+                scope.spawn(move || drop(some));
+            }
+        });
+    }
+}
+
+fn kprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut KProbe, ProbesError> {
+    ebpf.program_mut(name).and_then(|program| program.try_into().ok()).ok_or(ProbesError::Missing(name))
+}
+
+fn raw_trace_point<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut RawTracePoint, ProbesError> {
+    ebpf.program_mut(name).and_then(|program| program.try_into().ok()).ok_or(ProbesError::Missing(name))
+}
+
+/// Lets the kernel side learn which process is its own.
+fn whoami(ebpf: &mut Ebpf) -> Result<(), ProbesError> {
+    let program = raw_trace_point(ebpf, "whoami")?;
+    program.load().map_err(|error| refused(&error))?;
+    program.test_run(RawTracePointRunOptions::default()).map_err(|error| refused(&error))?;
+    Ok(())
+}
+
+fn share<T: Copy>(ebpf: &Ebpf, name: &'static str, length: usize, writable: bool) -> Result<Shared<T>, ProbesError> {
+    let map: &MapData = match ebpf.map(name) {
+        Some(Map::Array(map)) => map,
+        _ => return Err(ProbesError::Missing(name)),
+    };
+    // SAFETY: the kernel side declares this map as an mmapable array of `T` (a test compares the sizes in the
+    // object with the common crate), and `length` is the number of entries it was created with.
+    unsafe { Shared::map(map.fd().as_fd(), length, writable) }.map_err(|error| ProbesError::Share { name, error })
+}
+
+/// The functions that are timed, in the order of the plan.
+fn functions(plan: &Plan) -> Vec<String> {
+    let timed = plan.targets.iter().filter(|target| target.instrument == Instrument::Time);
+    timed.map(|target| target.function.clone()).collect()
+}
+
+/// Every site that can be probed, hot ones first, imports before walkers.
+fn jobs(plan: &Plan, functions: &[String]) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    let mut row = 0;
+    for target in &plan.targets {
+        let function = functions.iter().position(|name| *name == target.function).unwrap_or_default() as u8;
+        for site in &target.sites {
+            if !matches!(site.mechanism, Mechanism::Unavailable { .. }) {
+                jobs.push(Job { row, site: site.clone(), function, instrument: target.instrument });
+            }
+            row += 1;
+        }
+        row += usize::from(target.sites.is_empty());
+    }
+    jobs.sort_by_key(|job| job.site.rank);
+    jobs
+}
+
+/// A table that holds every trap of the plan, as large as it must be.
+fn site_table(jobs: &[Job], bits: u32) -> (u32, Vec<SiteSet>) {
+    let mut table = vec![SiteSet::default(); 1 << bits];
+    let fits = jobs.iter().all(|job| match job.site.mechanism {
+        Mechanism::Trap { after } => [job.site.address, after].into_iter().all(|address| {
+            table[SiteSet::of(address, bits) as usize].put(kernel_site(job, address, site::OFF))
+        }),
+        _ => true,
+    });
+    if fits { (bits, table) } else { site_table(jobs, bits + 1) }
+}
+
+/// What the kernel side needs to know at this address.
+fn kernel_site(job: &Job, address: u64, state: u8) -> site::Site {
+    match job.site.arguments {
+        Arguments::Import { segments, fast, path, by_syscall } => site::Site {
+            address,
+            target: path as u8,
+            state,
+            iter: fast,
+            count: segments,
+            flags: if by_syscall { site::BY_SYSCALL } else { 0 },
+            ..site::Site::default()
+        },
+        Arguments::Iter { iter, bytes, count, returns } => site::Site {
+            address,
+            target: job.function,
+            state,
+            iter,
+            count: bytes,
+            returns: match returns {
+                Returns::Bytes => site::RETURNS_BYTES,
+                Returns::All => site::RETURNS_ALL,
+                Returns::Nothing => site::RETURNS_NOTHING,
+            },
+            arguments: count,
+            ..site::Site::default()
+        },
+    }
+}
+
+/// From the kind byte of an iterator to the number of its kind.
+fn kind_index(plan: &Plan) -> [u8; 256] {
+    let kinds = &plan.iter.kinds;
+    std::array::from_fn(|byte| {
+        let value = byte as u8 & !plan.iter.ignored_bits;
+        kinds.iter().position(|kind| kind.value == value).unwrap_or(kinds.len()) as u8
+    })
+}
+
+/// The last error of a chain is the kernel's.
+fn root(error: &dyn std::error::Error) -> String {
+    let mut error = error;
+    while let Some(source) = error.source() {
+        error = source;
+    }
+    error.to_string()
+}
+
+fn system_error(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<io::Error>() {
+            return error.raw_os_error();
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// Why a site cannot be probed, in a line.
+fn explain(error: &(dyn std::error::Error + 'static)) -> String {
+    match system_error(error) {
+        Some(libc::EINVAL) => "the kernel refuses a probe there: its function is notrace".into(),
+        Some(libc::EBUSY) => "the function has no place for fentry (it is notrace)".into(),
+        Some(libc::EILSEQ) => "not an instruction's first byte (the text changed since it was read)".into(),
+        Some(libc::EPERM | libc::EACCES) => "the kernel refuses: not permitted".into(),
+        Some(libc::EMFILE) => "too many open files: raise the limit (ulimit -n)".into(),
+        _ => root(error),
+    }
+}
+
+/// Why nothing can be loaded, and what to do.
+fn refused(error: &(dyn std::error::Error + 'static)) -> ProbesError {
+    let remedy = match system_error(error) {
+        Some(libc::EPERM | libc::EACCES) => match kernel::lockdown().as_deref() {
+            Some("confidentiality") => "lockdown=confidentiality forbids it: boot with lockdown=integrity or none",
+            _ => {
+                "run as root, or grant CAP_BPF and CAP_PERFMON (before 5.11 also `ulimit -l unlimited`); if you have them, a policy of this host forbids tracing programs"
+            }
+        },
+        Some(libc::ENOMEM) => "there is not enough memory for the maps",
+        Some(libc::ENOSYS) => "this kernel is built without CONFIG_BPF_SYSCALL",
+        _ => "please report it with the output of `iotrace check`",
+    };
+    ProbesError::Load { reason: root(error), remedy }
+}

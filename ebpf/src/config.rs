@@ -1,0 +1,118 @@
+//! What the daemon knows of this kernel, in read-only data: the verifier sees constants and drops dead code.
+
+use core::cell::UnsafeCell;
+
+use aya_ebpf::{Global, helpers::bpf_get_current_pid_tgid};
+use iotrace_common::import::{MAX_SEGMENTS, SEGMENT_BUCKET};
+
+use crate::tree;
+
+/// How the number of the current system call is found, see [`crate::arch::syscall`].
+#[unsafe(no_mangle)]
+pub static SYSCALL_FROM: Global<u32> = Global::new(0);
+/// `THREAD_SIZE`: size of a kernel stack in bytes.
+#[unsafe(no_mangle)]
+pub static THREAD_SIZE: Global<u64> = Global::new(0);
+/// Offset of `thread_info.status` in `struct task_struct`.
+#[unsafe(no_mangle)]
+pub static TASK_STATUS: Global<u32> = Global::new(0);
+/// Offset of `tgid` in `struct task_struct`.
+#[unsafe(no_mangle)]
+pub static TASK_TGID: Global<u32> = Global::new(0);
+/// Offset of `pid` in `struct task_struct`.
+#[unsafe(no_mangle)]
+pub static TASK_PID: Global<u32> = Global::new(0);
+/// Offset of the kind in `struct iov_iter`.
+#[unsafe(no_mangle)]
+pub static ITER_KIND: Global<u32> = Global::new(0);
+/// Functions that are timed.
+#[unsafe(no_mangle)]
+pub static FUNCTIONS: Global<u32> = Global::new(0);
+/// Kinds of iterator, the one for `other` (the last) included.
+#[unsafe(no_mangle)]
+pub static KINDS: Global<u32> = Global::new(0);
+/// The site table has `1 << SITE_BITS` sets.
+#[unsafe(no_mangle)]
+pub static SITE_BITS: Global<u32> = Global::new(0);
+/// 1: only the processes of the followed tree count.
+#[unsafe(no_mangle)]
+pub static FOLLOW: Global<u32> = Global::new(0);
+/// 1: rare events are logged.
+#[unsafe(no_mangle)]
+pub static DIAGNOSE: Global<u32> = Global::new(0);
+
+/// From the kind byte of an iterator to the index of its kind; unknown ones to that of `other`.
+#[unsafe(no_mangle)]
+static KIND_INDEX: Table<256> = Table([0; 256]);
+/// From `compat << 9 | number` of a system call to the number of its path, [`NO_PATH`] where it has none.
+#[unsafe(no_mangle)]
+static SYSCALL_PATH: Table<1024> = Table([0; 1024]);
+/// From a segment count to its bucket.
+#[unsafe(no_mangle)]
+static BUCKETS: Table<{ MAX_SEGMENTS as usize + 1 }> = Table(SEGMENT_BUCKET);
+
+/// [`SYSCALL_PATH`]: this system call imports nothing.
+pub const NO_PATH: u8 = 0xff;
+
+/// Read-only bytes that the daemon may write before the programs are loaded: the compiler must not take
+/// their initial values for their values.
+#[repr(transparent)]
+struct Table<const N: usize>([u8; N]);
+
+impl<const N: usize> Table<N> {
+    #[inline(always)]
+    fn at(&self, index: usize) -> u8 {
+        // SAFETY: the masks and comparisons of the callers keep the index within the array.
+        unsafe { core::ptr::read_volatile(self.0.as_ptr().add(index)) }
+    }
+}
+
+/// The index of the kind that this kind byte names.
+#[inline(always)]
+pub fn kind_index(byte: u8) -> u32 {
+    u32::from(KIND_INDEX.at(usize::from(byte)))
+}
+
+/// The number of the path of a system call.
+#[inline(always)]
+pub fn syscall_path(number: u64, compat: bool) -> u8 {
+    if number >= 512 {
+        return NO_PATH;
+    }
+    SYSCALL_PATH.at((number as usize & 511) | (usize::from(compat) << 9))
+}
+
+/// The bucket of a segment count; `None` above the legal maximum.
+#[inline(always)]
+pub fn segment_bucket(segments: u32) -> Option<usize> {
+    (segments <= MAX_SEGMENTS).then(|| usize::from(BUCKETS.at(segments as usize)))
+}
+
+/// The daemon's own thread group: written once, by `whoami`, before any probe is attached.
+#[repr(transparent)]
+struct Own(UnsafeCell<u32>);
+
+// SAFETY: one aligned word, read and written whole; this target has no atomic load.
+unsafe impl Sync for Own {}
+
+static OWN: Own = Own(UnsafeCell::new(0));
+
+/// Remembers the daemon's own thread group.
+pub fn set_own(tgid: u32) {
+    // SAFETY: see `Own`.
+    unsafe { core::ptr::write_volatile(OWN.0.get(), tgid) };
+}
+
+/// The daemon's own thread group.
+#[inline(always)]
+pub fn own() -> u32 {
+    // SAFETY: see `Own`.
+    unsafe { core::ptr::read_volatile(OWN.0.get()) }
+}
+
+/// Whether the current task counts: not the daemon itself, and in the followed tree if one is followed.
+#[inline(always)]
+pub fn counts() -> bool {
+    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    tgid != own() && (FOLLOW.load() == 0 || tree::holds(tgid))
+}

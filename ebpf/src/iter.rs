@@ -1,0 +1,196 @@
+//! Functions that walk an iterator: kind and bytes asked at the call, bytes done and time at the return.
+
+use aya_ebpf::{
+    EbpfContext,
+    helpers::{bpf_probe_read_kernel, generated::bpf_ktime_get_ns},
+    macros::{fentry, fexit},
+    programs::{FEntryContext, FExitContext, ProbeContext},
+};
+use aya_log_ebpf::warn;
+use iotrace_common::{
+    flight::Flight,
+    iter::{NANOS_BUCKETS, nanos_bucket},
+    lost::Lost,
+    site::{OFF, ON, RETURNS_ALL, RETURNS_BYTES, Site},
+};
+
+use crate::{
+    arch::Regs,
+    config::{self, DIAGNOSE, ITER_KIND, KINDS},
+    maps::{Add, Alone, Shared, fentry_site, flight, iter_index, iter_record, lose, site},
+};
+
+#[inline(always)]
+pub fn call(ctx: &ProbeContext) {
+    let regs = Regs::of(ctx);
+    let Some(site) = site(regs.address()) else { return lose(Lost::Site) };
+    if site.state == OFF || !config::counts() {
+        return;
+    }
+    let (iter, asked) = (regs.argument(site.iter), regs.argument(site.count));
+    enter::<Alone>(ctx, site, regs.stack_pointer(), iter, asked);
+}
+
+#[inline(always)]
+pub fn returned(ctx: &ProbeContext) {
+    let regs = Regs::of(ctx);
+    let Some(site) = site(regs.address()) else { return lose(Lost::Site) };
+    if site.state == OFF || !config::counts() {
+        return;
+    }
+    leave::<Alone, _>(ctx, site, regs.stack_pointer(), regs.result());
+}
+
+/// Counts the call and leaves it for its return.
+#[inline(always)]
+fn enter<A: Add>(ctx: &impl EbpfContext, site: &Site, key: u64, iter: u64, asked: u64) {
+    let kind = iter.wrapping_add(u64::from(ITER_KIND.load())) as *const u8;
+    // SAFETY: the helper checks the address.
+    let kind = match unsafe { bpf_probe_read_kernel(kind) } {
+        Ok(byte) => config::kind_index(byte),
+        Err(error) => {
+            lose(Lost::Iterator);
+            if DIAGNOSE.load() != 0 {
+                warn!(ctx, "iterator {:x} not readable: {}", iter, error);
+            }
+            KINDS.load() - 1
+        }
+    };
+    let index = iter_index(site.target, kind);
+    let Some(record) = iter_record(index) else { return lose(Lost::Record) };
+    // SAFETY: the record is a value of the map, this CPU's own.
+    unsafe {
+        A::add(&raw mut (*record).calls, 1);
+        A::add(&raw mut (*record).asked, asked);
+    }
+    let Some(place) = flight(key) else { return };
+    let mut call =
+        // SAFETY: takes nothing and cannot fail.
+        Flight { key, start: unsafe { bpf_ktime_get_ns() }, asked, record: u64::from(index), ..Flight::default() };
+    call.seal = call.sealed();
+    // SAFETY: the place is a value of the map. Member by member: the padding stays.
+    unsafe {
+        (*place).key = call.key;
+        (*place).start = call.start;
+        (*place).asked = call.asked;
+        (*place).record = call.record;
+        (*place).seal = call.seal;
+    }
+}
+
+/// Finds the call and adds what it did and how long it took.
+#[inline(always)]
+fn leave<A: Add, C: EbpfContext>(ctx: &C, site: &Site, key: u64, result: u64) {
+    // SAFETY: takes nothing and cannot fail.
+    let now = unsafe { bpf_ktime_get_ns() };
+    let Some(place) = flight(key) else { return };
+    // SAFETY: the place is a value of the map. Each member is read once, so that what is checked is used.
+    let call = unsafe {
+        Flight {
+            key: core::ptr::read_volatile(&raw const (*place).key),
+            start: core::ptr::read_volatile(&raw const (*place).start),
+            asked: core::ptr::read_volatile(&raw const (*place).asked),
+            record: core::ptr::read_volatile(&raw const (*place).record),
+            seal: core::ptr::read_volatile(&raw const (*place).seal),
+            ..Flight::default()
+        }
+    };
+    if !call.is(key) {
+        if site.state == ON {
+            lose(Lost::Flight);
+            if DIAGNOSE.load() != 0 {
+                warn!(ctx, "no call for the return of function {} at stack {:x}", site.target, key);
+            }
+        }
+        return;
+    }
+    // SAFETY: the place is a value of the map.
+    unsafe { (*place).key = 0 };
+    let Some(record) = iter_record(call.record as u32) else { return lose(Lost::Record) };
+    let done = match site.returns {
+        RETURNS_BYTES => result,
+        RETURNS_ALL => u64::from(result & 0xff != 0) * call.asked,
+        _ => call.asked,
+    };
+    let nanos = now.wrapping_sub(call.start);
+    let bucket = nanos_bucket(nanos);
+    // SAFETY: the record is a value of the map, this CPU's own.
+    unsafe {
+        A::add(&raw mut (*record).done, done);
+        A::add(&raw mut (*record).nanos, nanos);
+        if done < call.asked {
+            A::add(&raw mut (*record).short, 1);
+        }
+        if bucket < NANOS_BUCKETS {
+            A::add(&raw mut (*record).buckets[bucket], 1);
+        }
+    }
+}
+
+/// The context as a number. Its address lies on the task's kernel stack, the same at entry and exit, so it
+/// tells calls in flight apart as the stack pointer does; the verifier wants no arithmetic on the pointer itself.
+#[inline(always)]
+fn key(ctx: &impl EbpfContext) -> u64 {
+    let pointer = ctx.as_ptr();
+    // SAFETY: reads the pointer back from this program's own stack.
+    unsafe { bpf_probe_read_kernel((&raw const pointer).cast::<u64>()) }.unwrap_or(0)
+}
+
+/// The traced function's argument at `position`, or its result at the position behind the last. Read as a
+/// number, whatever its type: the verifier forbids arithmetic on typed pointers.
+#[inline(always)]
+fn slot(ctx: &impl EbpfContext, position: u8) -> u64 {
+    let slot = key(ctx).wrapping_add(u64::from(position) * 8) as *const u64;
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel(slot) }.unwrap_or(0)
+}
+
+#[inline(always)]
+fn entry(ctx: &FEntryContext, number: u32) {
+    let Some(site) = fentry_site(number) else { return lose(Lost::Site) };
+    if site.state == OFF || !config::counts() {
+        return;
+    }
+    enter::<Shared>(ctx, site, key(ctx), slot(ctx, site.iter), slot(ctx, site.count));
+}
+
+#[inline(always)]
+fn exit(ctx: &FExitContext, number: u32) {
+    let Some(site) = fentry_site(number) else { return lose(Lost::Site) };
+    if site.state == OFF || !config::counts() {
+        return;
+    }
+    leave::<Shared, _>(ctx, site, key(ctx), slot(ctx, site.arguments));
+}
+
+/// A pair of programs for each function probed by fentry: such a program knows its function only when it is
+/// loaded, and before 5.15 cannot ask which one called it.
+macro_rules! fentries {
+    ($($number:literal $entry:ident $exit:ident)*) => {
+        $(
+            #[fentry]
+            pub fn $entry(ctx: FEntryContext) -> i32 {
+                entry(&ctx, $number);
+                0
+            }
+
+            #[fexit]
+            pub fn $exit(ctx: FExitContext) -> i32 {
+                exit(&ctx, $number);
+                0
+            }
+        )*
+        const _: () = assert!([$($number),*].len() == iotrace_common::site::FENTRIES);
+    };
+}
+
+fentries! {
+    0 iter_entry_0 iter_exit_0
+    1 iter_entry_1 iter_exit_1
+    2 iter_entry_2 iter_exit_2
+    3 iter_entry_3 iter_exit_3
+    4 iter_entry_4 iter_exit_4
+    5 iter_entry_5 iter_exit_5
+    6 iter_entry_6 iter_exit_6
+    7 iter_entry_7 iter_exit_7
+}
