@@ -35,6 +35,10 @@ pub enum KernelError {
     Kcore(#[from] plan::kcore::KcoreError),
     #[error("/proc/kcore does not hold the kernel's text at {0:#x}")]
     NoText(u64),
+    #[error("/sys/kernel/btf/vmlinux: struct {structure} has no member {path}; this kernel is newer than this version of iotrace")]
+    NoMember { structure: &'static str, path: &'static str },
+    #[error("struct iov_iter keeps what iotrace needs at offset {0}, farther than it reads; this kernel is newer than this version of iotrace")]
+    Layout(u32),
     #[error(transparent)]
     Plan(#[from] plan::PlanError),
 }
@@ -48,8 +52,8 @@ pub struct Facts {
     pub task: TaskLayout,
     /// Whether programs may call `bpf_task_pt_regs` (≥ 5.15).
     pub has_task_pt_regs: bool,
-    /// `THREAD_SIZE`, if BTF tells.
-    pub thread_size: Option<u32>,
+    /// Offset of `count` in `struct iov_iter`.
+    pub iter_count: u32,
     /// One more than the highest number a CPU may have.
     pub cpus: u32,
 }
@@ -61,9 +65,14 @@ pub struct TaskLayout {
     pub pid: u32,
     /// `tgid`.
     pub tgid: u32,
-    /// `thread_info.status`, if it is there.
-    pub status: Option<u32>,
+    /// `stack`.
+    pub stack: u32,
+    /// `thread_info.status`.
+    pub status: u32,
 }
+
+/// Bytes of a `struct iov_iter` that the kernel side reads.
+const ITER_READ: u32 = 32;
 
 const KALLSYMS: &str = "/proc/kallsyms";
 const BTF: &str = "/sys/kernel/btf/vmlinux";
@@ -89,16 +98,23 @@ impl Facts {
             .map(|image| Text { address: image.address, bytes: &image.bytes, module: image.module.as_deref() })
             .collect();
         let plan = plan::plan(&symbols, &btf, &text)?;
-        let member = |path: &str| btf.offset_of("task_struct", path);
+        let member = |structure: &'static str, path: &'static str| {
+            btf.offset_of(structure, path).ok_or(KernelError::NoMember { structure, path })
+        };
+        let iter_count = member("iov_iter", "count")?;
+        if iter_count > ITER_READ - 8 || plan.iter.kind_offset >= ITER_READ {
+            return Err(KernelError::Layout(iter_count.max(plan.iter.kind_offset)));
+        }
         Ok(Facts {
             plan,
             task: TaskLayout {
-                pid: member("pid").unwrap_or_default(),
-                tgid: member("tgid").unwrap_or_default(),
-                status: member("thread_info.status"),
+                pid: member("task_struct", "pid")?,
+                tgid: member("task_struct", "tgid")?,
+                stack: member("task_struct", "stack")?,
+                status: member("task_struct", "thread_info.status")?,
             },
             has_task_pt_regs: symbols.address_of("bpf_task_pt_regs").is_some(),
-            thread_size: btf.thread_size(),
+            iter_count,
             cpus: possible_cpus(&String::from_utf8_lossy(&read(POSSIBLE)?)),
         })
     }

@@ -39,6 +39,11 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/io
 /// Threads that detach: the kernel waits out a grace period for each probe, and these overlap.
 const DETACHERS: usize = 8;
 
+/// `SYSCALL_FROM` of the kernel side: by `bpf_task_pt_regs`.
+const BY_HELPER: u32 = 1;
+/// `SYSCALL_FROM` of the kernel side: on the task's stack.
+const BY_STACK: u32 = 2;
+
 /// How long after a site is attached a return without its call may still belong to the time before.
 const WARMING: Duration = Duration::from_millis(100);
 
@@ -175,11 +180,8 @@ impl Probes {
 
         let cpus = facts.cpus as usize;
         let iters = cpus * functions.len() * kinds.len();
-        let (syscall_from, thread_size) = match (facts.has_task_pt_regs, facts.thread_size, facts.task.status) {
-            (true, _, Some(_)) => (1u32, 0u64),
-            (false, Some(size), Some(_)) => (2, u64::from(size)),
-            _ => (0, 0),
-        };
+        let task = &facts.task;
+        let syscall_from = if facts.has_task_pt_regs { BY_HELPER } else { BY_STACK };
         let kind_index = kind_index(plan);
         let syscall_path = arch::syscall_paths();
         let numbers = [
@@ -192,11 +194,12 @@ impl Probes {
         let mut loader = EbpfLoader::new();
         loader
             .override_global("SYSCALL_FROM", &syscall_from, true)
-            .override_global("THREAD_SIZE", &thread_size, true)
-            .override_global("TASK_STATUS", facts.task.status.as_ref().unwrap_or(&0), true)
-            .override_global("TASK_TGID", &facts.task.tgid, true)
-            .override_global("TASK_PID", &facts.task.pid, true)
+            .override_global("TASK_STACK", &task.stack, true)
+            .override_global("TASK_STATUS", &task.status, true)
+            .override_global("TASK_TGID", &task.tgid, true)
+            .override_global("TASK_PID", &task.pid, true)
             .override_global("ITER_KIND", &plan.iter.kind_offset, true)
+            .override_global("ITER_COUNT", &facts.iter_count, true)
             .override_global("FUNCTIONS", &numbers[0], true)
             .override_global("KINDS", &numbers[1], true)
             .override_global("SITE_BITS", &numbers[2], true)
@@ -213,6 +216,9 @@ impl Probes {
             kprobe(&mut ebpf, name)?.load().map_err(|error| refused(&error))?;
         }
         whoami(&mut ebpf)?;
+        if syscall_from == BY_STACK {
+            whereis(&mut ebpf)?;
+        }
 
         let states = States::of(plan);
         let records = Records {
@@ -398,6 +404,16 @@ fn whoami(ebpf: &mut Ebpf) -> Result<(), ProbesError> {
     Ok(())
 }
 
+/// Lets the kernel side see a system call of this process, and measure where its registers are saved.
+fn whereis(ebpf: &mut Ebpf) -> Result<(), ProbesError> {
+    let program = raw_trace_point(ebpf, "whereis")?;
+    program.load().map_err(|error| refused(&error))?;
+    let link = program.attach("sys_enter").map_err(|error| refused(&error))?;
+    // Detaching is itself a system call, and so is this one, in case a kernel detaches before it enters.
+    let _parent = std::os::unix::process::parent_id();
+    program.detach(link).map_err(|error| refused(&error))
+}
+
 fn share<T: Copy>(ebpf: &Ebpf, name: &'static str, length: usize, writable: bool) -> Result<Shared<T>, ProbesError> {
     let map: &MapData = match ebpf.map(name) {
         Some(Map::Array(map)) => map,
@@ -482,13 +498,29 @@ fn kind_index(plan: &Plan) -> [u8; 256] {
     })
 }
 
-/// The last error of a chain is the kernel's.
-fn root(error: &dyn std::error::Error) -> String {
+/// The kernel's own words: the verifier's last complaint, or else the last error of the chain.
+fn root(error: &(dyn std::error::Error + 'static)) -> String {
     let mut error = error;
-    while let Some(source) = error.source() {
-        error = source;
+    loop {
+        if let Some(ProgramError::LoadError { verifier_log, .. }) = error.downcast_ref() {
+            let log = verifier_log.to_string();
+            log::debug!("{log}");
+            if let Some(complaint) = complaint(&log) {
+                return format!("the verifier says: {complaint}");
+            }
+        }
+        match error.source() {
+            Some(source) => error = source,
+            None => return error.to_string(),
+        }
     }
-    error.to_string()
+}
+
+/// The line that matters of a verifier log: the last before its statistics.
+fn complaint(log: &str) -> Option<&str> {
+    let statistics = ["verification time", "stack depth", "processed "];
+    let lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
+    lines.rev().find(|line| !statistics.iter().any(|start| line.starts_with(start)))
 }
 
 fn system_error(error: &(dyn std::error::Error + 'static)) -> Option<i32> {

@@ -10,9 +10,9 @@ use crate::tree;
 /// How the number of the current system call is found, see [`crate::arch::syscall`].
 #[unsafe(no_mangle)]
 pub static SYSCALL_FROM: Global<u32> = Global::new(0);
-/// `THREAD_SIZE`: size of a kernel stack in bytes.
+/// Offset of `stack` in `struct task_struct`.
 #[unsafe(no_mangle)]
-pub static THREAD_SIZE: Global<u64> = Global::new(0);
+pub static TASK_STACK: Global<u32> = Global::new(0);
 /// Offset of `thread_info.status` in `struct task_struct`.
 #[unsafe(no_mangle)]
 pub static TASK_STATUS: Global<u32> = Global::new(0);
@@ -25,6 +25,9 @@ pub static TASK_PID: Global<u32> = Global::new(0);
 /// Offset of the kind in `struct iov_iter`.
 #[unsafe(no_mangle)]
 pub static ITER_KIND: Global<u32> = Global::new(0);
+/// Offset of `count` in `struct iov_iter`.
+#[unsafe(no_mangle)]
+pub static ITER_COUNT: Global<u32> = Global::new(0);
 /// Functions that are timed.
 #[unsafe(no_mangle)]
 pub static FUNCTIONS: Global<u32> = Global::new(0);
@@ -88,26 +91,50 @@ pub fn segment_bucket(segments: u32) -> Option<usize> {
     (segments <= MAX_SEGMENTS).then(|| usize::from(BUCKETS.at(segments as usize)))
 }
 
-/// The daemon's own thread group: written once, by `whoami`, before any probe is attached.
+/// A word that the kernel side writes once, before any probe is attached.
 #[repr(transparent)]
-struct Own(UnsafeCell<u32>);
+struct Once(UnsafeCell<u64>);
 
 // SAFETY: one aligned word, read and written whole; this target has no atomic load.
-unsafe impl Sync for Own {}
+unsafe impl Sync for Once {}
 
-static OWN: Own = Own(UnsafeCell::new(0));
+impl Once {
+    #[inline(always)]
+    fn set(&self, value: u64) {
+        // SAFETY: see `Sync`.
+        unsafe { core::ptr::write_volatile(self.0.get(), value) };
+    }
+
+    #[inline(always)]
+    fn get(&self) -> u64 {
+        // SAFETY: see `Sync`.
+        unsafe { core::ptr::read_volatile(self.0.get()) }
+    }
+}
+
+static OWN: Once = Once(UnsafeCell::new(0));
+static SAVED: Once = Once(UnsafeCell::new(0));
 
 /// Remembers the daemon's own thread group.
 pub fn set_own(tgid: u32) {
-    // SAFETY: see `Own`.
-    unsafe { core::ptr::write_volatile(OWN.0.get(), tgid) };
+    OWN.set(u64::from(tgid));
 }
 
 /// The daemon's own thread group.
 #[inline(always)]
 pub fn own() -> u32 {
-    // SAFETY: see `Own`.
-    unsafe { core::ptr::read_volatile(OWN.0.get()) }
+    OWN.get() as u32
+}
+
+/// Remembers how far above a task's stack its user registers are saved.
+pub fn set_saved(distance: u64) {
+    SAVED.set(distance);
+}
+
+/// How far above a task's stack its user registers are saved; 0 if it is not known.
+#[inline(always)]
+pub fn saved() -> u64 {
+    SAVED.get()
 }
 
 /// Whether the current task counts: not the daemon itself, and in the followed tree if one is followed.

@@ -20,7 +20,7 @@ pub fn call(ctx: &ProbeContext) {
     if site.state == OFF || !config::counts() {
         return;
     }
-    let Some(record) = import_record(path(site, regs)) else { return lose(Lost::Record) };
+    let Some(record) = import_record(path(site)) else { return lose(Lost::Record) };
     let segments = regs.argument(site.count) as u32;
     let fast = regs.argument(site.iter) as u32;
     // SAFETY: the record is a value of the map, this CPU's own.
@@ -46,7 +46,7 @@ pub fn returned(ctx: &ProbeContext) {
     if site.state == OFF || !config::counts() {
         return;
     }
-    let Some(record) = import_record(path(site, regs)) else { return lose(Lost::Record) };
+    let Some(record) = import_record(path(site)) else { return lose(Lost::Record) };
     let result = regs.result() as i64;
     // SAFETY: the record is a value of the map, this CPU's own.
     unsafe {
@@ -60,9 +60,9 @@ pub fn returned(ctx: &ProbeContext) {
 
 /// The number of the path: the system call in progress tells `readv` from `preadv`, which share their site.
 #[inline(always)]
-fn path(site: &Site, regs: Regs) -> u8 {
+fn path(site: &Site) -> u8 {
     if site.flags & BY_SYSCALL != 0 {
-        let (number, compat) = arch::syscall(regs);
+        let (number, compat) = arch::syscall();
         let path = config::syscall_path(number, compat);
         if path != NO_PATH {
             return path;

@@ -16,7 +16,7 @@ use iotrace_common::{
 
 use crate::{
     arch::Regs,
-    config::{self, DIAGNOSE, ITER_KIND, KINDS},
+    config::{self, DIAGNOSE, ITER_COUNT, ITER_KIND, KINDS},
     maps::{Add, Alone, Shared, fentry_site, flight, iter_index, iter_record, lose, site},
 };
 
@@ -27,8 +27,8 @@ pub fn call(ctx: &ProbeContext) {
     if site.state == OFF || !config::counts() {
         return;
     }
-    let (iter, asked) = (regs.argument(site.iter), regs.argument(site.count));
-    enter::<Alone>(ctx, site, regs.stack_pointer(), iter, asked);
+    let (iter, bytes) = (regs.argument(site.iter), regs.argument(site.count));
+    enter::<Alone>(ctx, site, regs.stack_pointer(), iter, bytes);
 }
 
 #[inline(always)]
@@ -41,19 +41,51 @@ pub fn returned(ctx: &ProbeContext) {
     leave::<Alone, _>(ctx, site, regs.stack_pointer(), regs.result());
 }
 
+/// What matters of a `struct iov_iter` (include/linux/uio.h): its kind and the bytes left lie in the first
+/// four words on every kernel from 5.10 to 7.3; the daemon checks.
+struct Iter([u64; 4]);
+
+impl Iter {
+    #[inline(always)]
+    fn read(address: u64) -> Result<Iter, i64> {
+        // SAFETY: the helper checks the address.
+        unsafe { bpf_probe_read_kernel(address as *const [u64; 4]) }.map(Iter).map_err(i64::from)
+    }
+
+    #[inline(always)]
+    fn word(&self, offset: u32) -> u64 {
+        match offset / 8 {
+            0 => self.0[0],
+            1 => self.0[1],
+            2 => self.0[2],
+            _ => self.0[3],
+        }
+    }
+
+    #[inline(always)]
+    fn kind(&self) -> u32 {
+        let offset = ITER_KIND.load();
+        config::kind_index((self.word(offset) >> (offset % 8 * 8)) as u8)
+    }
+
+    #[inline(always)]
+    fn count(&self) -> u64 {
+        self.word(ITER_COUNT.load())
+    }
+}
+
 /// Counts the call and leaves it for its return.
 #[inline(always)]
-fn enter<A: Add>(ctx: &impl EbpfContext, site: &Site, key: u64, iter: u64, asked: u64) {
-    let kind = iter.wrapping_add(u64::from(ITER_KIND.load())) as *const u8;
-    // SAFETY: the helper checks the address.
-    let kind = match unsafe { bpf_probe_read_kernel(kind) } {
-        Ok(byte) => config::kind_index(byte),
+fn enter<A: Add>(ctx: &impl EbpfContext, site: &Site, key: u64, iter: u64, bytes: u64) {
+    let (kind, asked) = match Iter::read(iter) {
+        // Every walker stops at the end of the iterator, and many callers rely on it.
+        Ok(iter) => (iter.kind(), bytes.min(iter.count())),
         Err(error) => {
             lose(Lost::Iterator);
             if DIAGNOSE.load() != 0 {
                 warn!(ctx, "iterator {:x} not readable: {}", iter, error);
             }
-            KINDS.load() - 1
+            (KINDS.load() - 1, bytes)
         }
     };
     let index = iter_index(site.target, kind);

@@ -1,5 +1,7 @@
 //! x86-64: System V calling convention, `struct pt_regs` of arch/x86/include/asm/ptrace.h.
 
+use core::{arch::asm, mem::offset_of};
+
 use aya_ebpf::{
     bindings::pt_regs,
     helpers::{
@@ -9,16 +11,34 @@ use aya_ebpf::{
     programs::ProbeContext,
 };
 
-use crate::config::{SYSCALL_FROM, TASK_STATUS, THREAD_SIZE};
+use crate::config::{self, SYSCALL_FROM, TASK_STACK, TASK_STATUS};
 
 /// [`SYSCALL_FROM`]: `bpf_task_pt_regs` (≥ 5.15).
 const HELPER: u32 = 1;
-/// [`SYSCALL_FROM`]: the top of the kernel stack, where the entry code puts `struct pt_regs`. Only for
-/// kernels before 5.15, none of which leaves a gap there (`TOP_OF_KERNEL_STACK_PADDING` is 0).
+/// [`SYSCALL_FROM`]: the place on the task's stack that [`measure`] found.
 const STACK: u32 = 2;
 
 /// `TS_COMPAT` (arch/x86/include/asm/thread_info.h): a 32-bit system call is in progress.
 const TS_COMPAT: u32 = 2;
+
+/// Loads a register by an instruction of its own: the compiler would merge the arms of a `match` into one load
+/// at a computed offset, and the verifier wants constant offsets into a context.
+macro_rules! load {
+    ($regs:expr, $register:ident) => {{
+        let value: u64;
+        // SAFETY: the context of a kprobe is a whole `struct pt_regs`.
+        unsafe {
+            asm!(
+                "{0} = *(u64 *)({1} + {offset})",
+                out(reg) value,
+                in(reg) $regs,
+                offset = const offset_of!(pt_regs, $register),
+                options(nostack, readonly, pure),
+            )
+        };
+        value
+    }};
+}
 
 /// The registers at a probed instruction.
 #[derive(Clone, Copy)]
@@ -52,16 +72,13 @@ impl Regs {
     /// The argument at this position, 0 to 5.
     #[inline(always)]
     pub fn argument(self, position: u8) -> u64 {
-        // SAFETY: as above, in every arm.
-        unsafe {
-            match position {
-                0 => (*self.0).rdi,
-                1 => (*self.0).rsi,
-                2 => (*self.0).rdx,
-                3 => (*self.0).rcx,
-                4 => (*self.0).r8,
-                _ => (*self.0).r9,
-            }
+        match position {
+            0 => load!(self.0, rdi),
+            1 => load!(self.0, rsi),
+            2 => load!(self.0, rdx),
+            3 => load!(self.0, rcx),
+            4 => load!(self.0, r8),
+            _ => load!(self.0, r9),
         }
     }
 }
@@ -69,7 +86,7 @@ impl Regs {
 /// The number of the system call in progress, and whether it is a 32-bit one. For a kernel thread, and where
 /// it cannot be told, a number that no system call has.
 #[inline(always)]
-pub fn syscall(regs: Regs) -> (u64, bool) {
+pub fn syscall() -> (u64, bool) {
     match SYSCALL_FROM.load() {
         HELPER => {
             // SAFETY: returns the current task, which lives as long as we do.
@@ -87,14 +104,31 @@ pub fn syscall(regs: Regs) -> (u64, bool) {
             // SAFETY: returns the current task's address.
             let task = unsafe { bpf_get_current_task() };
             let status = task.wrapping_add(u64::from(TASK_STATUS.load())) as *const u32;
-            let top = (regs.stack_pointer() | THREAD_SIZE.load().wrapping_sub(1)).wrapping_add(1);
-            let saved = top.wrapping_sub(size_of::<pt_regs>() as u64) as *const pt_regs;
+            let saved = stack(task).wrapping_add(config::saved()) as *const pt_regs;
             // SAFETY: the helper checks the address.
             let number = unsafe { bpf_probe_read_kernel(&raw const (*saved).orig_rax) };
             // SAFETY: as above.
             let status = unsafe { bpf_probe_read_kernel(status) };
-            (number.unwrap_or(u64::MAX), status.unwrap_or(0) & TS_COMPAT != 0)
+            match (config::saved(), number, status) {
+                (1.., Ok(number), Ok(status)) => (number, status & TS_COMPAT != 0),
+                _ => (u64::MAX, false),
+            }
         }
         _ => (u64::MAX, false),
     }
+}
+
+/// At `sys_enter(regs, number)`: measures how far above the stack the user registers are saved. Neither
+/// `THREAD_SIZE` nor the gap at its end is in BTF.
+#[inline(always)]
+pub fn measure(regs: u64) -> u64 {
+    // SAFETY: returns the current task's address.
+    regs.wrapping_sub(stack(unsafe { bpf_get_current_task() }))
+}
+
+#[inline(always)]
+fn stack(task: u64) -> u64 {
+    let member = task.wrapping_add(u64::from(TASK_STACK.load())) as *const u64;
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel(member) }.unwrap_or(0)
 }
