@@ -2,11 +2,64 @@
 //!
 //! Pure: functions over bytes, no I/O. The same kernel gives the same plan.
 
+mod arch_x86_64;
 pub mod btf;
 pub mod kallsyms;
+pub mod kcore;
+mod layout;
+mod site;
+mod target;
 pub mod text;
 
 use iotrace_common::import::Path;
+
+use btf::Btf;
+use kallsyms::Symbols;
+use text::{Reader, Text};
+
+/// Why there is no plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanError {
+    /// BTF does not describe `struct iov_iter` as any known kernel does.
+    #[error("the kernel's BTF has no {what}")]
+    NoLayout {
+        /// What was looked for.
+        what: &'static str,
+    },
+    /// The kinds of iterator do not fit the byte that they are read from.
+    #[error("enum iter_type has {name} = {value}, which does not fit a byte")]
+    OddKind {
+        /// The member's name.
+        name: String,
+        /// Its value.
+        value: u64,
+    },
+    /// None of the functions of lib/iov_iter.c is there.
+    #[error("kallsyms has none of the functions of lib/iov_iter.c")]
+    NoTargets,
+    /// The functions of lib/iov_iter.c do not stand together, so calls among them cannot be told from others.
+    #[error("the functions of lib/iov_iter.c are spread over {span} bytes")]
+    Spread {
+        /// From the first to the last.
+        span: u64,
+    },
+    /// The text of the kernel proper was not given.
+    #[error("the kernel's text could not be read")]
+    NoText,
+}
+
+/// Finds every target, and every site of it, in the kernel with these symbols, types and text.
+pub fn plan(symbols: &Symbols<'_>, btf: &Btf<'_>, text: &[Text<'_>]) -> Result<Plan, PlanError> {
+    let iter = layout::iter(btf)?;
+    let lib = target::lib_text(symbols)?;
+    let reader = Reader::new(symbols, text);
+    if !reader.covers(&lib) {
+        return Err(PlanError::NoText);
+    }
+    let found = target::find(symbols, btf, &reader, &lib);
+    let targets = site::find(symbols, btf, &reader, &lib, found);
+    Ok(Plan { iter, targets })
+}
 
 /// Every target of this kernel, its sites, and the reason for each that is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,3 +201,6 @@ impl Site {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

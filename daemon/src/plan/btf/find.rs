@@ -1,0 +1,174 @@
+//! Questions to the kernel's types.
+
+use super::{Btf, DEPTH, Kind, Type, records, word};
+
+/// How many members one question may look at: no struct of a kernel has nearly as many, nested ones included.
+const BUDGET: usize = 100_000;
+/// `BTF_INT_BOOL` in the word that follows an integer.
+const BOOL: u32 = 4 << 24;
+
+/// A function's prototype.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prototype<'a> {
+    /// The parameters in order.
+    pub parameters: Vec<Parameter<'a>>,
+    /// What it returns.
+    pub returns: Value,
+}
+
+/// A parameter of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Parameter<'a> {
+    /// Its name; empty if the kernel has none.
+    pub name: &'a str,
+    /// Whether it is a `struct iov_iter *`.
+    pub is_iter: bool,
+}
+
+/// What a function returns, as far as it matters here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// Nothing.
+    Void,
+    /// `bool`.
+    Bool,
+    /// Any other integer.
+    Integer,
+    /// A pointer, a struct, an enum.
+    Other,
+}
+
+impl<'a> Btf<'a> {
+    /// The prototypes of the functions with these names, in the same order, from one pass. `None` for a name that
+    /// no function has, or that stands for functions with different prototypes.
+    pub fn prototypes(&self, names: &[&str]) -> Vec<Option<Prototype<'a>>> {
+        let mut order: Vec<usize> = (0..names.len()).collect();
+        order.sort_by_key(|&index| names[index]);
+        let mut found: Vec<Vec<Prototype<'a>>> = vec![Vec::new(); names.len()];
+        for function in self.iter().filter(|found| found.kind == Kind::Function) {
+            let name = self.string(function.name);
+            let first = order.partition_point(|&index| names[index] < name);
+            let same = order[first..].iter().take_while(|&&index| names[index] == name);
+            for &index in same {
+                if let Some(prototype) = self.prototype(function)
+                    && !found[index].contains(&prototype)
+                {
+                    found[index].push(prototype);
+                }
+            }
+        }
+        found.into_iter().map(|mut all| if all.len() == 1 { all.pop() } else { None }).collect()
+    }
+
+    fn prototype(&self, function: Type<'a>) -> Option<Prototype<'a>> {
+        let prototype = self.get(function.value).filter(|found| found.kind == Kind::Prototype)?;
+        let parameters = records(prototype.rest, 2)
+            .map(|parameter| {
+                Some(Parameter {
+                    name: self.string(word(parameter, 0)?),
+                    is_iter: self.is_iter(word(parameter, 4)?),
+                })
+            })
+            .collect::<Option<_>>()?;
+        Some(Prototype { parameters, returns: self.value(prototype.value) })
+    }
+
+    fn is_iter(&self, number: u32) -> bool {
+        let pointed = self.resolve(number).filter(|found| found.kind == Kind::Pointer);
+        let structure = pointed.and_then(|found| self.resolve(found.value));
+        structure.is_some_and(|found| found.kind == Kind::Struct && self.is_named(found.name, "iov_iter"))
+    }
+
+    fn value(&self, number: u32) -> Value {
+        if number == 0 {
+            return Value::Void;
+        }
+        match self.resolve(number) {
+            Some(Type { kind: Kind::Int, rest, .. }) => match word(rest, 0) {
+                Some(encoding) if encoding & BOOL != 0 => Value::Bool,
+                _ => Value::Integer,
+            },
+            _ => Value::Other,
+        }
+    }
+
+    /// The offset in bytes of a member of a struct, such as `thread_info.status` of `task_struct`. Members of
+    /// anonymous structs and unions are found as C finds them.
+    pub fn offset_of(&self, structure: &str, path: &str) -> Option<u32> {
+        let mut budget = BUDGET;
+        self.structures(structure).find_map(|found| {
+            let mut found = Some(found);
+            let mut offset = 0u32;
+            for name in path.split('.') {
+                let (bits, number) = self.member(found?, name, DEPTH, &mut budget)?;
+                offset = offset.checked_add(bits)?;
+                found = self.resolve(number);
+            }
+            (offset % 8 == 0).then_some(offset / 8)
+        })
+    }
+
+    /// Where a member starts, in bits, and its type.
+    fn member(
+        &self,
+        structure: Type<'a>,
+        name: &str,
+        depth: usize,
+        budget: &mut usize,
+    ) -> Option<(u32, u32)> {
+        let depth = depth.checked_sub(1)?;
+        if !matches!(structure.kind, Kind::Struct | Kind::Union) {
+            return None;
+        }
+        for member in records(structure.rest, 3) {
+            *budget = budget.checked_sub(1)?;
+            let (found, number) = (word(member, 0)?, word(member, 4)?);
+            let mask = if structure.flag { 0x00ff_ffff } else { u32::MAX };
+            let offset = word(member, 8)? & mask;
+            if self.is_named(found, name) {
+                return Some((offset, number));
+            }
+            if self.string(found).is_empty()
+                && let Some(inner) = self.resolve(number)
+                && let Some((bits, number)) = self.member(inner, name, depth, budget)
+            {
+                return Some((offset.checked_add(bits)?, number));
+            }
+        }
+        None
+    }
+
+    /// The members of an enum with their values, in the order of the kernel's source.
+    pub fn enumeration(&self, name: &str) -> Option<Vec<(&'a str, u64)>> {
+        let wanted = |found: &Type<'a>| {
+            matches!(found.kind, Kind::Enum | Kind::Enum64)
+                && !found.rest.is_empty()
+                && self.is_named(found.name, name)
+        };
+        let found = self.iter().find(wanted)?;
+        let long = found.kind == Kind::Enum64;
+        records(found.rest, if long { 3 } else { 2 })
+            .map(|member| {
+                let high = if long { word(member, 8)? } else { 0 };
+                let value = u64::from(high) << 32 | u64::from(word(member, 4)?);
+                Some((self.string(word(member, 0)?), value))
+            })
+            .collect()
+    }
+
+    /// The size of a kernel stack (`THREAD_SIZE`): that of `thread_union.stack`.
+    pub fn thread_size(&self) -> Option<u32> {
+        let union = self.structures("thread_union").next()?;
+        let (_, number) = self.member(union, "stack", DEPTH, &mut BUDGET.clone())?;
+        let array = self.resolve(number).filter(|found| found.kind == Kind::Array)?;
+        // `struct btf_array`: element type, index type, number of elements.
+        let element = self.resolve(word(array.rest, 0)?).filter(|found| found.kind == Kind::Int)?;
+        element.value.checked_mul(word(array.rest, 8)?)
+    }
+
+    fn structures(&self, name: &str) -> impl Iterator<Item = Type<'a>> {
+        self.iter().filter(move |found| {
+            matches!(found.kind, Kind::Struct | Kind::Union) && self.is_named(found.name, name)
+        })
+    }
+}

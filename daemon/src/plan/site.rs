@@ -1,0 +1,254 @@
+//! The places from which targets are reached: how each is probed, on which path it lies, how soon it is attached.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use iotrace_common::import::Path;
+use iotrace_common::site::FENTRIES;
+
+use super::arch_x86_64::REGISTER_ARGUMENTS;
+use super::btf::Btf;
+use super::kallsyms::{Symbol, Symbols};
+use super::target::{Found, Reach, Shape, iter_shape};
+use super::text::{Reader, Reference};
+use super::{Arguments, Mechanism, Site, Target};
+
+/// A wrapper does nothing but check its arguments; `simple_copy_to_iter` has 59 bytes.
+const WRAPPER_LIMIT: u64 = 256;
+
+const NOTRACE: &str = "its caller is notrace";
+const TAIL_JUMP: &str = "it is a tail jump: nothing of its caller runs after it";
+const NOT_FOUND: &str = "nothing calls it by name";
+
+/// The targets with their sites.
+pub fn find(
+    symbols: &Symbols<'_>,
+    btf: &Btf<'_>,
+    reader: &Reader<'_>,
+    lib: &Range<u64>,
+    found: Vec<Found>,
+) -> Vec<Target> {
+    let called = |found: &&Found| matches!(found.reach, Reach::Callers(_));
+    let addresses: Vec<_> = found.iter().filter(called).map(|found| found.address).collect();
+    // What is called from within a target would be counted twice.
+    let own: BTreeSet<_> = found.iter().map(|found| found.address).collect();
+    let references: Vec<_> = reader
+        .references(&addresses)
+        .into_iter()
+        .filter(|reference| {
+            !own.contains(&reference.function.address) && !is_within(symbols, lib, reference.function)
+        })
+        .collect();
+    let wrappers = wrappers(symbols, btf, reader, &references);
+
+    let mut targets: Vec<_> = found
+        .into_iter()
+        .map(|found| {
+            let (mut sites, reason) = match found.reach {
+                Reach::Not(reason) => (Vec::new(), Some(reason)),
+                Reach::Itself(shape) => {
+                    let function = Symbol { name: found.symbol, address: found.address, module: None };
+                    (vec![itself(function, shape)], None)
+                }
+                Reach::Callers(shape) => {
+                    let calls = references.iter().filter(|reference| reference.target == found.address);
+                    let sites: Vec<_> =
+                        calls.map(|reference| site(reader, &wrappers, reference, shape)).collect();
+                    let reason = sites.is_empty().then_some(NOT_FOUND);
+                    (sites, reason)
+                }
+            };
+            sites.sort_by(|one, other| {
+                let key = |site: &Site| (site.rank, site.symbol.clone(), site.offset, site.module.clone());
+                key(one).cmp(&key(other)).then(one.address.cmp(&other.address))
+            });
+            Target {
+                symbol: found.symbol.to_owned(),
+                function: found.function.to_owned(),
+                instrument: found.instrument(),
+                sites,
+                reason: reason.map(str::to_owned),
+            }
+        })
+        .collect();
+    limit_fentries(&mut targets);
+    targets
+}
+
+/// Whether a function belongs to lib/iov_iter.c, the parts that the compiler has moved elsewhere (`.cold`) included.
+fn is_within(symbols: &Symbols<'_>, lib: &Range<u64>, function: Symbol<'_>) -> bool {
+    let whole = function.name.split_once('.').and_then(|(whole, _)| symbols.address_of(whole));
+    function.module.is_none()
+        && (lib.contains(&function.address) || whole.is_some_and(|at| lib.contains(&at)))
+}
+
+/// What a function that ends in tail jumps to targets is to be probed by.
+type Wrappers = BTreeMap<u64, Result<Shape, &'static str>>;
+
+/// Looks at each function with a tail jump to a walker. A thin one that can be traced stands for the walker.
+fn wrappers(
+    symbols: &Symbols<'_>,
+    btf: &Btf<'_>,
+    reader: &Reader<'_>,
+    references: &[Reference<'_>],
+) -> Wrappers {
+    let mut by_function: BTreeMap<u64, Vec<&Reference<'_>>> = BTreeMap::new();
+    for reference in references {
+        by_function.entry(reference.function.address).or_default().push(reference);
+    }
+    by_function.retain(|_, references| references.iter().any(|reference| reference.after.is_none()));
+    let names: Vec<_> = by_function.values().map(|references| references[0].function.name).collect();
+    let prototypes = btf.prototypes(&names);
+    let judge = |references: &[&Reference<'_>], prototype: Option<_>| {
+        let &Reference { function, end, target, .. } = references[0];
+        if !reader.has_ftrace_entry(function.address) {
+            return Err(NOTRACE);
+        }
+        // A call beside the jump would be counted as the wrapper and as itself.
+        let calls = references.iter().any(|reference| reference.after.is_some());
+        if calls || end - function.address > WRAPPER_LIMIT {
+            return Err(TAIL_JUMP);
+        }
+        // dax_copy_to_iter goes to _copy_to_iter or _copy_mc_to_iter: either name would be wrong for some calls.
+        if references.iter().any(|reference| reference.target != target) {
+            return Err("it is a tail jump, and its caller jumps to other functions too");
+        }
+        if function.module.is_some() {
+            return Err("it is a tail jump in a module");
+        }
+        if symbols.named(function.name).count() != 1 {
+            return Err("it is a tail jump, and several functions have its caller's name");
+        }
+        match prototype.as_ref().and_then(iter_shape) {
+            Some(shape @ Shape::Iter { count, .. }) if count <= REGISTER_ARGUMENTS => Ok(shape),
+            _ => Err(TAIL_JUMP),
+        }
+    };
+    let judged = by_function.iter().zip(prototypes);
+    judged.map(|((&address, references), prototype)| (address, judge(references, prototype))).collect()
+}
+
+/// A site whose function is probed as a whole.
+fn itself(function: Symbol<'_>, shape: Shape) -> Site {
+    Site {
+        symbol: function.name.to_owned(),
+        module: function.module.map(str::to_owned),
+        offset: 0,
+        address: function.address,
+        mechanism: Mechanism::Fentry,
+        arguments: arguments(shape, function.name),
+        rank: rank(function.name),
+    }
+}
+
+/// The site of a call or tail jump.
+fn site(reader: &Reader<'_>, wrappers: &Wrappers, reference: &Reference<'_>, shape: Shape) -> Site {
+    let function = reference.function;
+    let unavailable = |reason: &str| Mechanism::Unavailable { reason: reason.to_owned() };
+    let mechanism = match (reference.after, wrappers.get(&function.address)) {
+        (Some(_), _) if !reader.is_traceable(function) => unavailable(NOTRACE),
+        (Some(after), _) => Mechanism::Trap { after },
+        (None, Some(Ok(wrapper))) if matches!(shape, Shape::Iter { .. }) => {
+            return itself(function, *wrapper);
+        }
+        (None, Some(Err(reason))) => unavailable(reason),
+        (None, _) => unavailable(TAIL_JUMP),
+    };
+    Site {
+        offset: reference.address - function.address,
+        address: reference.address,
+        mechanism,
+        ..itself(function, shape)
+    }
+}
+
+/// Leaves the first [`FENTRIES`] sites of that mechanism, hot ones first, and takes the others out.
+fn limit_fentries(targets: &mut [Target]) {
+    let mut sites: Vec<_> = targets
+        .iter_mut()
+        .flat_map(|target| &mut target.sites)
+        .filter(|site| site.mechanism == Mechanism::Fentry)
+        .collect();
+    // Stable: within a rank the order of the table.
+    sites.sort_by_key(|site| site.rank);
+    for site in sites.into_iter().skip(FENTRIES) {
+        let reason = format!("no more than {FENTRIES} functions are traced as a whole");
+        site.mechanism = Mechanism::Unavailable { reason };
+    }
+}
+
+fn arguments(shape: Shape, caller: &str) -> Arguments {
+    match shape {
+        Shape::Iter { iter, bytes, count, returns } => Arguments::Iter { iter, bytes, count, returns },
+        Shape::Import { segments, fast } => {
+            let (path, by_syscall) = path(caller);
+            Arguments::Import { segments, fast, path, by_syscall }
+        }
+    }
+}
+
+/// The path that leads through an importer, and whether the system call in progress says it better.
+fn path(caller: &str) -> (Path, bool) {
+    let caller = whole(caller);
+    match caller {
+        "vfs_readv" => (Path::Readv, true),
+        "vfs_writev" => (Path::Writev, true),
+        "sendmsg_copy_msghdr" | "___sys_sendmsg" => (Path::Sendmsg, true),
+        "recvmsg_copy_msghdr" | "___sys_recvmsg" => (Path::Recvmsg, true),
+        "copy_msghdr_from_user" | "get_compat_msghdr" => (Path::Other, true),
+        _ if caller.starts_with("io_") || caller.starts_with("__io_") => (Path::IoUring, false),
+        _ if caller.starts_with("aio_") => (Path::Aio, false),
+        _ if caller.starts_with("process_vm_rw") => (Path::ProcessVm, false),
+        _ if caller.contains("vmsplice") => (Path::Vmsplice, false),
+        _ if caller.contains("madvise") => (Path::Madvise, false),
+        _ if caller.starts_with("keyctl") => (Path::Keyctl, false),
+        _ if ["blk_rq_map_user", "sg_", "nvme"].iter().any(|start| caller.starts_with(start)) => {
+            (Path::Block, false)
+        }
+        _ => (Path::Other, false),
+    }
+}
+
+/// Functions on the read, write, send, receive and pipe paths of the kernels 5.10 to 7.3.
+const HOT: [&str; 28] = [
+    "___sys_recvmsg",
+    "___sys_sendmsg",
+    "anon_pipe_read",
+    "anon_pipe_write",
+    "copy_msghdr_from_user",
+    "filemap_read",
+    "generic_file_buffered_read",
+    "generic_perform_write",
+    "iomap_file_buffered_write",
+    "iomap_write_actor",
+    "ip_generic_getfrag",
+    "pipe_read",
+    "pipe_write",
+    "read_iter_zero",
+    "recvmsg_copy_msghdr",
+    "sendmsg_copy_msghdr",
+    "shmem_file_read_iter",
+    "simple_copy_to_iter",
+    "skb_copy_datagram_from_iter",
+    "tcp_recvmsg",
+    "tcp_recvmsg_locked",
+    "tcp_sendmsg_locked",
+    "udp_recvmsg",
+    "udpv6_recvmsg",
+    "vfs_readv",
+    "vfs_writev",
+    "aio_read",
+    "aio_write",
+];
+
+/// When a site is attached: 0 for the hot ones, 1 for the rest.
+fn rank(function: &str) -> u8 {
+    let function = whole(function);
+    let hot = HOT.contains(&function) || path(function).0 == Path::IoUring;
+    u8::from(!hot)
+}
+
+/// A name without the compiler's suffix.
+fn whole(name: &str) -> &str {
+    name.split_once('.').map_or(name, |(whole, _)| whole)
+}
