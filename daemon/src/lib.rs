@@ -5,5 +5,21 @@
 //!                                                                        └──► Delta ──► top ──► terminal, JSON
 //! ```
 
+pub mod arch;
+pub mod check;
+pub mod cli;
+pub mod commands;
+pub mod daemon;
+pub mod http;
+pub mod kernel;
+pub mod measure;
+pub mod metrics;
+pub mod names;
 pub mod plan;
+pub mod privileges;
+pub mod probes;
+pub mod shared;
 pub mod snapshot;
+pub mod top;
+pub mod totals;
+pub mod tracer;

@@ -6,7 +6,7 @@ use iotrace_common::{import::Path, iter::IterRecord, lost::Lost};
 
 use crate::{
     probes::Records,
-    snapshot::{Import, Iter, Snapshot},
+    snapshot::{Import, Iter, Probe, Snapshot},
 };
 
 /// Everything counted since the probes were loaded.
@@ -32,8 +32,19 @@ impl Totals {
             imports: Path::ALL.iter().map(|&path| self.import(path)).collect(),
             iters: pairs.map(|(function, name, kind)| self.iter(function, name, kind)).collect(),
             lost: Lost::ALL.iter().map(|&reason| (reason.name().to_owned(), self.lost(reason))).collect(),
-            probes: self.records.states.rows(),
+            probes: self.probes(),
         }
+    }
+
+    /// The state of every site at this instant.
+    pub fn probes(&self) -> Vec<Probe> {
+        self.records.states.rows()
+    }
+
+    /// The kinds of iterator on this kernel; the last, `other`, is no kind of its own.
+    pub fn kinds(&self) -> Vec<String> {
+        let kinds = &self.records.kinds;
+        kinds[..kinds.len().saturating_sub(1)].to_vec()
     }
 
     fn import(&self, path: Path) -> Import {

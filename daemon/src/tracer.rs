@@ -73,14 +73,14 @@ impl Tracer {
         Ok(Tracer { totals: Arc::new(Totals::of(records)), progress, stop, wake, thread })
     }
 
-    /// Waits until attaching has come so far; `false` if it never will.
-    pub fn wait(&self, until: Progress) -> bool {
-        self.progress.iter().any(|progress| progress == until)
+    /// How far attaching has come, if it has come farther since this was last asked.
+    pub fn progress(&self) -> Option<Progress> {
+        self.progress.try_iter().last()
     }
 
-    /// Whether attaching has come so far since it was last asked.
-    pub fn reached(&self, until: Progress) -> bool {
-        self.progress.try_iter().any(|progress| progress == until)
+    /// Whether the attaching thread has died: it lives until [`Tracer::stop`].
+    pub fn is_dead(&self) -> bool {
+        self.thread.is_finished()
     }
 
     /// Detaches everything and waits until it is done.

@@ -1,0 +1,149 @@
+//! The commands, each from its options to its exit code.
+
+use std::{
+    fs,
+    io::{self, Write as _},
+    process::ExitCode,
+};
+
+use anyhow::{Error, Result};
+
+use crate::{
+    check::{self, CheckReport, Fact, Verdict},
+    cli::{self, CheckOutput, TopOutput},
+    daemon, kernel,
+    measure::Measure,
+    probes::Scope,
+    snapshot::Delta,
+    top,
+    tracer::TracerError,
+};
+
+/// The exit code of a failure: 2 where nothing can be traced, 1 otherwise.
+pub fn failure(error: &Error) -> ExitCode {
+    if error.downcast_ref::<TracerError>().is_some() { cli::NOTHING.into() } else { ExitCode::FAILURE }
+}
+
+/// `iotrace daemon`.
+///
+/// # Errors
+/// The address that cannot be listened on, or why nothing can be traced.
+pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
+    env_logger::Builder::new()
+        .filter_level(options.log)
+        .format_target(false)
+        .format_timestamp(if journald() { None } else { Some(env_logger::TimestampPrecision::Seconds) })
+        .init();
+    daemon::run(options.listen, Scope { follow: false, diagnose: options.debug_probes })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Whether standard error goes to the journal, which has its own time stamps.
+fn journald() -> bool {
+    std::env::var_os("JOURNAL_STREAM").is_some()
+}
+
+/// `iotrace top`.
+///
+/// # Errors
+/// Why nothing can be traced.
+pub fn top(options: &cli::Top) -> Result<ExitCode> {
+    let follow = !options.command.is_empty();
+    let mut measure = Measure::start(Scope { follow, diagnose: false }, follow)?;
+    let code = if follow {
+        match measure.command(&options.command) {
+            Ok((delta, ended)) => {
+                show(&delta, options.output);
+                ended.code().into()
+            }
+            Err(error) => {
+                eprintln!("iotrace: cannot run {}: {error}", options.command[0].display());
+                // As a shell: not found, or found and not to be run.
+                if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }.into()
+            }
+        }
+    } else {
+        let delta = measure.span(options.duration);
+        show(&delta, options.output);
+        ExitCode::SUCCESS
+    };
+    measure.stop();
+    Ok(code)
+}
+
+/// Before the probes are detached: that takes longer than most readers want to wait.
+fn show(delta: &Delta, output: TopOutput) {
+    print(&match output {
+        TopOutput::Table => top::table(delta),
+        TopOutput::Json => format!("{:#}\n", top::json(delta)),
+    });
+}
+
+/// `iotrace check`.
+///
+/// # Errors
+/// Why nothing can be traced.
+pub fn check(options: &cli::Check) -> Result<ExitCode> {
+    let mut report = CheckReport {
+        release: kernel::release(),
+        arch: std::env::consts::ARCH.into(),
+        facts: facts(),
+        kinds: Vec::new(),
+        tried: true,
+        probes: Vec::new(),
+    };
+    let measured = Measure::start(Scope::default(), false);
+    let refused = match measured {
+        Ok(measure) => {
+            report.kinds = measure.kinds();
+            report.probes = measure.probes();
+            print_report(&report, options.output);
+            measure.stop();
+            None
+        }
+        Err(error) => {
+            print_report(&report, options.output);
+            Some(error)
+        }
+    };
+    if let Some(error) = refused {
+        eprintln!("iotrace: {error:#}");
+    }
+    Ok(report.exit_code().into())
+}
+
+fn print_report(report: &CheckReport, output: CheckOutput) {
+    print(&match output {
+        CheckOutput::Text => check::report(report),
+        CheckOutput::Json => format!("{:#}\n", report.json()),
+    });
+}
+
+/// What this kernel and this process have of what iotrace needs.
+fn facts() -> Vec<Fact> {
+    let readable = |name: &str, path: &str, need: &str| {
+        let (verdict, note) = match fs::File::open(path) {
+            Ok(_) => (Verdict::Yes, path.to_owned()),
+            Err(error) => (Verdict::No, format!("{path}: {error}; {need}")),
+        };
+        Fact { name: name.into(), verdict, note }
+    };
+    let lockdown = match kernel::lockdown().as_deref() {
+        None => (Verdict::Unknown, "securityfs is not mounted, or the kernel has no lockdown".to_owned()),
+        Some("confidentiality") => (Verdict::No, "confidentiality: forbids reading kernel memory".to_owned()),
+        Some(level) => (Verdict::Yes, format!("{level}: allows tracing")),
+    };
+    vec![
+        readable("btf", "/sys/kernel/btf/vmlinux", "needs CONFIG_DEBUG_INFO_BTF"),
+        readable("kallsyms", "/proc/kallsyms", "needs CONFIG_KALLSYMS"),
+        readable("kcore", "/proc/kcore", "needs root or CAP_SYS_RAWIO and CAP_DAC_READ_SEARCH"),
+        readable("kprobes", "/sys/bus/event_source/devices/kprobe/type", "needs CONFIG_KPROBE_EVENTS"),
+        Fact { name: "lockdown".into(), verdict: lockdown.0, note: lockdown.1 },
+    ]
+}
+
+/// A reader that has gone, as in `iotrace top | head`, is no failure.
+fn print(text: &str) {
+    let mut stdout = io::stdout().lock();
+    let _reader_gone = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+}

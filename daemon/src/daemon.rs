@@ -1,0 +1,117 @@
+//! `iotrace daemon`: attach, serve, and leave nothing behind.
+
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, ensure};
+use sd_notify::NotifyState;
+use tokio::{
+    net::TcpListener,
+    runtime,
+    signal::unix::{SignalKind, signal},
+};
+
+use crate::{
+    http, metrics, privileges,
+    probes::Scope,
+    snapshot::State,
+    totals::Totals,
+    tracer::{Progress, Tracer},
+};
+
+/// How often the state of the attaching is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Runs until SIGTERM or SIGINT.
+///
+/// # Errors
+/// The address that cannot be listened on, or why nothing can be traced.
+pub fn run(listen: SocketAddr, scope: Scope) -> Result<()> {
+    let runtime = runtime::Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
+    runtime.block_on(serve(listen, scope))
+}
+
+async fn serve(listen: SocketAddr, scope: Scope) -> Result<()> {
+    // Before anything slow: a port in use is told at once, and a signal at any time ends in order.
+    let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
+    let listener = TcpListener::bind(listen).await.with_context(|| {
+        format!("cannot listen on {listen}; is another iotrace daemon running? choose an address with --listen")
+    })?;
+    let address = listener.local_addr().context("cannot tell the address listened on")?;
+
+    let tracer = Tracer::start(scope, false)?;
+    privileges::drop_all();
+    let ready = Arc::new(AtomicBool::new(false));
+    let source = Served { totals: Arc::clone(&tracer.totals), ready: Arc::clone(&ready) };
+    log::info!("serving http://{address}/metrics; attaching");
+
+    let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+    let server = tokio::spawn(http::serve(listener, source, async {
+        let _sender_gone = stopped.await;
+    }));
+    let mut ticks = tokio::time::interval(LOOK);
+    let mut all = false;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = ticks.tick() => {
+                ensure!(!tracer.is_dead(), "the attaching thread died; its last words are above");
+                all = all || follow_attaching(&tracer, &ready);
+            }
+        }
+    }
+    log::info!("stopping");
+    notify(&[NotifyState::Stopping]);
+    let _server_gone = stop.send(());
+    server.await.context("the HTTP server panicked")?;
+    tracer.stop();
+    Ok(())
+}
+
+/// Tells systemd and the log how far attaching has come; `true` when there is no more to come.
+fn follow_attaching(tracer: &Tracer, ready: &AtomicBool) -> bool {
+    let Some(progress) = tracer.progress() else { return false };
+    let probes = tracer.totals.probes();
+    let count = |state| probes.iter().filter(|probe| probe.state == state).count();
+    let (attached, pending) = (count(State::Attached), count(State::Pending));
+    let status = format!("{attached} of {} sites attached, {pending} to come", probes.len());
+    log::info!("{}: {status}", if progress == Progress::Hot { "ready" } else { "done" });
+    let mut states = vec![NotifyState::Status(&status)];
+    if !ready.swap(true, Relaxed) {
+        states.push(NotifyState::Ready);
+    }
+    notify(&states);
+    progress == Progress::All
+}
+
+fn notify(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        log::debug!("systemd is not told: {error}");
+    }
+}
+
+/// What the HTTP server serves.
+struct Served {
+    totals: Arc<Totals>,
+    ready: Arc<AtomicBool>,
+}
+
+impl http::Source for Served {
+    fn metrics(&self) -> Result<Vec<u8>, String> {
+        let started = Instant::now();
+        let snapshot = self.totals.snapshot();
+        metrics::encode(&snapshot, started.elapsed()).map_err(|error| error.to_string())
+    }
+
+    fn ready(&self) -> Result<(), String> {
+        if self.ready.load(Relaxed) { Ok(()) } else { Err("the busiest sites are still being attached".into()) }
+    }
+}

@@ -1,0 +1,167 @@
+//! What one-shot commands do: attach everything, look at a span of time, detach.
+
+use std::{
+    ffi::OsString,
+    io::{self, IsTerminal as _},
+    os::unix::process::ExitStatusExt as _,
+    process::{Child, Command, ExitStatus},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail};
+use tokio::{
+    runtime::{Builder, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+    sync::oneshot,
+    time::{Instant, sleep, sleep_until},
+};
+
+use crate::{
+    probes::Scope,
+    snapshot::{Delta, Probe, State},
+    tracer::{Progress, Tracer},
+};
+
+/// How often the state of the attaching is looked at.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Probes on every site that this kernel allows, attached for one measurement.
+pub struct Measure {
+    tracer: Tracer,
+    signals: Signals,
+    runtime: Runtime,
+}
+
+struct Signals {
+    interrupt: Signal,
+    terminate: Signal,
+}
+
+impl Signals {
+    async fn any(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+        }
+    }
+}
+
+/// How a measured command ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ended(pub ExitStatus);
+
+impl Ended {
+    /// The exit code a shell would report: 128 and the signal's number for a command killed by one.
+    pub fn code(self) -> u8 {
+        let code = self.0.code().or_else(|| self.0.signal().map(|signal| 128 + signal));
+        code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)
+    }
+}
+
+impl Measure {
+    /// Attaches everything; returns when every site has had its turn.
+    ///
+    /// # Errors
+    /// Why nothing can be traced, or that a signal came before all was attached.
+    pub fn start(scope: Scope, keep_privileges: bool) -> Result<Measure> {
+        let runtime = Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
+        let mut signals = runtime.block_on(async {
+            anyhow::Ok(Signals {
+                interrupt: signal(SignalKind::interrupt()).context("cannot catch SIGINT")?,
+                terminate: signal(SignalKind::terminate()).context("cannot catch SIGTERM")?,
+            })
+        })?;
+        let tracer = Tracer::start(scope, keep_privileges)?;
+        let attached = runtime.block_on(async {
+            tokio::select! {
+                () = signals.any() => false,
+                () = all_attached(&tracer) => true,
+            }
+        });
+        if !attached {
+            tracer.stop();
+            bail!("stopped before the probes were attached");
+        }
+        if tracer.totals.probes().iter().all(|probe| probe.state != State::Attached) {
+            tracer.stop();
+            bail!("not one site could be probed; `iotrace check` says why");
+        }
+        Ok(Measure { tracer, signals, runtime })
+    }
+
+    /// What happens in this time, or until a signal asks to stop.
+    pub fn span(&mut self, duration: Duration) -> Delta {
+        let before = self.tracer.totals.snapshot();
+        let (signals, until) = (&mut self.signals, Instant::now() + duration);
+        self.runtime.block_on(async {
+            tokio::select! {
+                () = signals.any() => {}
+                () = sleep_until(until) => {}
+            }
+        });
+        Delta::between(&before, &self.tracer.totals.snapshot())
+    }
+
+    /// What a command and its descendants do until it ends. The terminal's SIGINT reaches the command itself;
+    /// SIGTERM is passed on to it.
+    ///
+    /// # Errors
+    /// The command that cannot be run.
+    pub fn command(&mut self, command: &[OsString]) -> Result<(Delta, Ended), io::Error> {
+        let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let before = self.tracer.totals.snapshot();
+        let child = Command::new(program).args(arguments).spawn()?;
+        let ended = self.runtime.block_on(wait(child, &mut self.signals))?;
+        Ok((Delta::between(&before, &self.tracer.totals.snapshot()), Ended(ended)))
+    }
+
+    /// The kinds of iterator on this kernel.
+    pub fn kinds(&self) -> Vec<String> {
+        self.tracer.totals.kinds()
+    }
+
+    /// The state of every site.
+    pub fn probes(&self) -> Vec<Probe> {
+        self.tracer.totals.probes()
+    }
+
+    /// Detaches everything.
+    pub fn stop(self) {
+        self.tracer.stop();
+    }
+}
+
+async fn all_attached(tracer: &Tracer) {
+    let show = io::stderr().is_terminal();
+    while tracer.progress() != Some(Progress::All) && !tracer.is_dead() {
+        if show {
+            let probes = tracer.totals.probes();
+            let pending = probes.iter().filter(|probe| probe.state == State::Pending).count();
+            eprint!("\rattaching, {pending} sites to go \x1b[K");
+        }
+        sleep(LOOK).await;
+    }
+    if show {
+        eprint!("\r\x1b[K");
+    }
+}
+
+/// Waits for the command on a thread, so that signals are answered meanwhile.
+async fn wait(mut child: Child, signals: &mut Signals) -> io::Result<ExitStatus> {
+    let pid = child.id().cast_signed();
+    let (tell, mut ended) = oneshot::channel();
+    thread::spawn(move || {
+        let _nobody_waits = tell.send(child.wait());
+    });
+    loop {
+        tokio::select! {
+            status = &mut ended => return status.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())),
+            _ = signals.interrupt.recv() => {}
+            _ = signals.terminate.recv() => {
+                // SAFETY: sends a signal; the child is not reaped before `ended` says so.
+                unsafe { libc::kill(pid, libc::SIGTERM) };
+            }
+        }
+    }
+}
