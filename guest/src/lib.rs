@@ -1,0 +1,1 @@
+//! What the tests that run inside a guest share.
