@@ -146,11 +146,13 @@ pub fn candidates(text: &[u8], address: u64, targets: &[u64]) -> Vec<usize> {
 ///
 /// `is_tracer` says whether a call leads to a trampoline or to ftrace itself, not to another function.
 pub fn has_ftrace_entry(entry: &[u8], address: u64, is_tracer: impl Fn(u64) -> bool) -> bool {
-    const ENDBR64: [[u8; 4]; 3] =
-        [[0xf3, 0x0f, 0x1e, 0xfa], [0x66, 0x0f, 0x1f, 0x00], [0x0f, 0x1f, 0x40, 0x00]];
     // P6_NOP5, and K8_NOP5_ATOMIC before 5.13 on the first CPUs of 64 bits.
     const NOPS: [[u8; 5]; 2] = [[0x0f, 0x1f, 0x44, 0x00, 0x00], [0x66, 0x66, 0x66, 0x66, 0x90]];
-    let mark = entry.first_chunk().filter(|first| ENDBR64.contains(first)).map_or(0, |first| first.len());
+    let mark = match entry.first_chunk() {
+        // endbr64; sealed from 6.2 on, sealed on 7.3.
+        Some([0xf3, 0x0f, 0x1e, 0xfa] | [0x66, 0x0f, 0x1f, 0x00] | [0x0f, 0x1f, 0x40, _]) => 4,
+        _ => 0,
+    };
     let Some(&[first, ref rest @ ..]) = entry[mark..].first_chunk::<5>() else { return false };
     let relative = i32::from_le_bytes(*rest);
     let next = address.wrapping_add(mark as u64 + 5);

@@ -48,12 +48,13 @@ pub fn find(
                 Reach::Not(reason) => (Vec::new(), Some(reason)),
                 Reach::Itself(shape) => {
                     let function = Symbol { name: found.symbol, address: found.address, module: None };
-                    (vec![itself(function, shape)], None)
+                    (vec![itself(found.symbol, function, shape)], None)
                 }
                 Reach::Callers(shape) => {
                     let calls = references.iter().filter(|reference| reference.target == found.address);
-                    let sites: Vec<_> =
-                        calls.map(|reference| site(reader, &wrappers, reference, shape)).collect();
+                    let sites: Vec<_> = calls
+                        .map(|reference| site(found.symbol, reader, &wrappers, reference, shape))
+                        .collect();
                     let reason = sites.is_empty().then_some(NOT_FOUND);
                     (sites, reason)
                 }
@@ -129,7 +130,7 @@ fn wrappers(
 }
 
 /// A site whose function is probed as a whole.
-fn itself(function: Symbol<'_>, shape: Shape) -> Site {
+fn itself(target: &str, function: Symbol<'_>, shape: Shape) -> Site {
     Site {
         symbol: function.name.to_owned(),
         module: function.module.map(str::to_owned),
@@ -137,19 +138,25 @@ fn itself(function: Symbol<'_>, shape: Shape) -> Site {
         address: function.address,
         mechanism: Mechanism::Fentry,
         arguments: arguments(shape, function.name),
-        rank: rank(function.name),
+        rank: rank(target, function.name),
     }
 }
 
 /// The site of a call or tail jump.
-fn site(reader: &Reader<'_>, wrappers: &Wrappers, reference: &Reference<'_>, shape: Shape) -> Site {
+fn site(
+    target: &str,
+    reader: &Reader<'_>,
+    wrappers: &Wrappers,
+    reference: &Reference<'_>,
+    shape: Shape,
+) -> Site {
     let function = reference.function;
     let unavailable = |reason: &str| Mechanism::Unavailable { reason: reason.to_owned() };
     let mechanism = match (reference.after, wrappers.get(&function.address)) {
         (Some(_), _) if !reader.is_traceable(function) => unavailable(NOTRACE),
         (Some(after), _) => Mechanism::Trap { after },
         (None, Some(Ok(wrapper))) if matches!(shape, Shape::Iter { .. }) => {
-            return itself(function, *wrapper);
+            return itself(target, function, *wrapper);
         }
         (None, Some(Err(reason))) => unavailable(reason),
         (None, _) => unavailable(TAIL_JUMP),
@@ -158,7 +165,7 @@ fn site(reader: &Reader<'_>, wrappers: &Wrappers, reference: &Reference<'_>, sha
         offset: reference.address - function.address,
         address: reference.address,
         mechanism,
-        ..itself(function, shape)
+        ..itself(target, function, shape)
     }
 }
 
@@ -209,10 +216,13 @@ fn path(caller: &str) -> (Path, bool) {
     }
 }
 
-/// Functions on the read, write, send, receive and pipe paths of the kernels 5.10 to 7.3.
-const HOT: [&str; 28] = [
+/// Functions on the read, write, send, receive and pipe paths of the kernels 5.10 to 7.3. TCP receives through
+/// `simple_copy_to_iter`: what `tcp_recvmsg_locked` copies itself is the urgent byte.
+const HOT: [&str; 26] = [
     "___sys_recvmsg",
     "___sys_sendmsg",
+    "aio_read",
+    "aio_write",
     "anon_pipe_read",
     "anon_pipe_write",
     "copy_msghdr_from_user",
@@ -230,22 +240,21 @@ const HOT: [&str; 28] = [
     "shmem_file_read_iter",
     "simple_copy_to_iter",
     "skb_copy_datagram_from_iter",
-    "tcp_recvmsg",
-    "tcp_recvmsg_locked",
     "tcp_sendmsg_locked",
     "udp_recvmsg",
     "udpv6_recvmsg",
     "vfs_readv",
     "vfs_writev",
-    "aio_read",
-    "aio_write",
 ];
 
+/// Walkers that even the hot functions call only for odd devices: those that cannot do checksums, or that ask for
+/// `NETIF_F_NOCACHE_COPY`.
+const ODD: [&str; 3] = ["_copy_from_iter_nocache", "_copy_from_iter_full_nocache", "csum_and_copy_from_iter"];
+
 /// When a site is attached: 0 for the hot ones, 1 for the rest.
-fn rank(function: &str) -> u8 {
-    let function = whole(function);
-    let hot = HOT.contains(&function) || path(function).0 == Path::IoUring;
-    u8::from(!hot)
+fn rank(target: &str, caller: &str) -> u8 {
+    let hot = HOT.contains(&whole(caller)) || path(caller).0 == Path::IoUring;
+    u8::from(!hot || ODD.contains(&target))
 }
 
 /// A name without the compiler's suffix.
