@@ -1,1 +1,27 @@
-//! What the tests that run inside a guest share.
+//! What the tests that run inside a guest share: running programs with a deadline, reading what iotrace reports,
+//! and looking at what the kernel holds.
+
+pub mod daemon;
+pub mod exposition;
+pub mod http;
+pub mod kernel;
+pub mod process;
+pub mod report;
+
+use std::env;
+
+/// Where the guest has the product.
+pub const IOTRACE: &str = "/bin/iotrace";
+/// Where the guest has the workloads.
+pub const LOAD: &str = "/bin/iotrace-load";
+
+/// Every test starts with this: it is about a real kernel, as root, with nothing else running.
+///
+/// # Panics
+/// Outside a guest of `cargo xtask`.
+pub fn in_guest() {
+    assert!(
+        env::var_os("IOTRACE_GUEST").is_some_and(|value| value == "1"),
+        "this test needs a guest with a kernel of its own: run `cargo xtask test`"
+    );
+}

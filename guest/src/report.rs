@@ -1,0 +1,236 @@
+//! What iotrace and iotrace-load report as JSON, as rows that can be compared.
+
+use std::{collections::BTreeMap, fs, path::Path};
+
+use serde_json::Value;
+
+/// Imports on one path.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Imports {
+    /// Calls, those refused included.
+    pub calls: u64,
+    /// Calls with one segment.
+    pub single: u64,
+    /// Segments asked for.
+    pub segments: u64,
+    /// Calls whose array was allocated; `None` on the path whose importers each decide for themselves.
+    pub allocated: Option<u64>,
+    /// Bytes imported.
+    pub bytes: u64,
+    /// Calls refused.
+    pub errors: u64,
+}
+
+impl Imports {
+    /// Forgets what a workload cannot know.
+    pub fn known(mut self, path: &str) -> Imports {
+        if path == "io_uring" {
+            self.allocated = None;
+        }
+        self
+    }
+
+    fn plus(self, other: Imports) -> Imports {
+        self.zip(other, |one, other| one + other)
+    }
+
+    fn minus(self, other: Imports) -> Imports {
+        self.zip(other, |one, other| one - other)
+    }
+
+    fn zip(self, other: Imports, with: fn(u64, u64) -> u64) -> Imports {
+        Imports {
+            calls: with(self.calls, other.calls),
+            single: with(self.single, other.single),
+            segments: with(self.segments, other.segments),
+            allocated: self.allocated.zip(other.allocated).map(|(one, other)| with(one, other)),
+            bytes: with(self.bytes, other.bytes),
+            errors: with(self.errors, other.errors),
+        }
+    }
+}
+
+/// Calls of one function with one kind of iterator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Walks {
+    /// Calls.
+    pub calls: u64,
+    /// Bytes done.
+    pub bytes: u64,
+    /// Calls that were timed.
+    pub timed: u64,
+}
+
+/// Imports by path.
+pub type ByPath = BTreeMap<String, Imports>;
+
+/// What came to the imports between two scrapes; without what did not change.
+pub fn between(before: &ByPath, after: &ByPath) -> ByPath {
+    let zero = |path: &str| Imports { allocated: Some(0), ..Imports::default() }.known(path);
+    let rows = after.iter().map(|(path, row)| {
+        let before = before.get(path).copied().unwrap_or_else(|| zero(path));
+        (path.clone(), row.minus(before))
+    });
+    rows.filter(|(_, row)| row.calls > 0).collect()
+}
+
+/// A number that counts.
+///
+/// # Panics
+/// If it is none.
+pub fn count(value: f64) -> u64 {
+    assert!(value >= 0.0 && value.fract() == 0.0 && value < 9e15, "{value} counts nothing");
+    value as u64
+}
+
+/// What `iotrace top -o json` printed.
+#[derive(Clone, Debug)]
+pub struct Report(Value);
+
+impl Report {
+    /// Reads it.
+    ///
+    /// # Panics
+    /// If it is no JSON, or has not all keys.
+    pub fn parse(text: &str) -> Report {
+        let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        for key in ["seconds", "imports", "iters", "lost", "probes", "coverage"] {
+            assert!(value.get(key).is_some(), "no {key} in {text}");
+        }
+        Report(value)
+    }
+
+    /// The imports, by path; without those that are zero.
+    pub fn imports(&self) -> ByPath {
+        imports(&self.0)
+    }
+
+    /// The walks, by function and kind; without those that are zero.
+    pub fn walks(&self) -> BTreeMap<(String, String), Walks> {
+        let rows = array(&self.0, "iters").iter().map(|row| {
+            let walks = Walks {
+                calls: number(row, "calls"),
+                bytes: number(row, "bytes"),
+                timed: number(row, "timed"),
+            };
+            ((text(row, "function"), text(row, "kind")), walks)
+        });
+        rows.filter(|(_, row)| row.calls > 0).collect()
+    }
+
+    /// What was lost, by reason; without what was not.
+    pub fn lost(&self) -> BTreeMap<String, u64> {
+        let reasons = self.0["lost"].as_object().expect("lost is an object");
+        assert!(!reasons.is_empty(), "every reason is there, also at zero");
+        let events =
+            reasons.iter().map(|(reason, events)| (reason.clone(), events.as_u64().expect("a number")));
+        events.filter(|(_, events)| *events > 0).collect()
+    }
+
+    /// The sites that do not count, each with target, site, state and reason.
+    pub fn missing(&self) -> Vec<[String; 4]> {
+        let rows = array(&self.0, "probes").iter();
+        let rows = rows.map(|row| ["target", "site", "state", "reason"].map(|key| text(row, key)));
+        rows.filter(|[_, _, state, _]| state != "attached").collect()
+    }
+}
+
+/// What iotrace-load wrote to files with `--json`, together.
+///
+/// # Panics
+/// If a file cannot be read.
+pub fn recorded<P: AsRef<Path>>(files: impl IntoIterator<Item = P>) -> ByPath {
+    let mut all = ByPath::new();
+    for file in files {
+        let file = file.as_ref();
+        let text = fs::read_to_string(file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let value: Value =
+            serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}: {text}", file.display()));
+        for (path, row) in imports(&value) {
+            let sum = all.get(&path).map_or(row, |before| before.plus(row));
+            all.insert(path, sum);
+        }
+    }
+    all
+}
+
+fn imports(value: &Value) -> ByPath {
+    let rows = array(value, "imports").iter().map(|row| {
+        let path = text(row, "path");
+        let imports = Imports {
+            calls: number(row, "calls"),
+            single: number(row, "single"),
+            segments: number(row, "segments"),
+            allocated: row["allocated"].as_u64(),
+            bytes: number(row, "bytes"),
+            errors: number(row, "errors"),
+        };
+        let imports = imports.known(&path);
+        (path, imports)
+    });
+    rows.filter(|(_, row)| row.calls > 0).collect()
+}
+
+fn array<'a>(value: &'a Value, key: &str) -> &'a [Value] {
+    value[key].as_array().unwrap_or_else(|| panic!("{key} is no array"))
+}
+
+fn number(row: &Value, key: &str) -> u64 {
+    row[key].as_u64().unwrap_or_else(|| panic!("{key} is no number in {row}"))
+}
+
+fn text(row: &Value, key: &str) -> String {
+    row[key].as_str().unwrap_or_else(|| panic!("{key} is no text in {row}")).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        Report::parse(
+            r#"{"seconds": 1.5, "coverage": [], "lost": {"site": 0, "flight": 2},
+            "imports": [
+                {"path": "readv", "calls": 3, "single": 1, "segments": 10, "allocated": 1, "bytes": 9, "errors": 1},
+                {"path": "io_uring", "calls": 1, "single": 1, "segments": 1, "allocated": 1, "bytes": 9, "errors": 0},
+                {"path": "aio", "calls": 0, "single": 0, "segments": 0, "allocated": 0, "bytes": 0, "errors": 0}],
+            "iters": [{"function": "f", "kind": "ubuf", "calls": 2, "bytes": 7, "timed": 2}],
+            "probes": [
+                {"target": "t", "site": "a+1", "mechanism": "trap", "state": "attached", "reason": ""},
+                {"target": "t", "site": "b+1", "mechanism": "none", "state": "unavailable", "reason": "notrace"}]}"#,
+        )
+    }
+
+    #[test]
+    fn only_what_happened_is_a_row() {
+        let rows = report().imports();
+        assert_eq!(rows.keys().collect::<Vec<_>>(), ["io_uring", "readv"]);
+        assert_eq!(rows["io_uring"].allocated, None);
+        assert_eq!(
+            rows["readv"],
+            Imports { calls: 3, single: 1, segments: 10, allocated: Some(1), bytes: 9, errors: 1 }
+        );
+        assert_eq!(report().walks()[&("f".into(), "ubuf".into())], Walks { calls: 2, bytes: 7, timed: 2 });
+    }
+
+    #[test]
+    fn what_was_lost_or_is_missing_is_told() {
+        assert_eq!(report().lost(), BTreeMap::from([("flight".into(), 2)]));
+        assert_eq!(report().missing(), [["t", "b+1", "unavailable", "notrace"].map(String::from)]);
+    }
+
+    #[test]
+    fn a_difference_has_what_changed() {
+        let before = report().imports();
+        let mut after = before.clone();
+        after.get_mut("readv").unwrap().calls += 2;
+        let row = Imports { calls: 2, allocated: Some(0), ..Imports::default() };
+        assert_eq!(between(&before, &after), BTreeMap::from([("readv".into(), row)]));
+    }
+
+    #[test]
+    #[should_panic(expected = "counts nothing")]
+    fn a_fraction_counts_nothing() {
+        count(0.5);
+    }
+}

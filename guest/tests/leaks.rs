@@ -1,0 +1,60 @@
+//! However iotrace ends, the kernel holds what it held before.
+
+use std::{env, thread, time::Duration};
+
+use iotrace_guest::{daemon::Daemon, in_guest, kernel::Held, process::eventually};
+
+/// The kernel frees programs and probes after grace periods, and the files of a killed process one by one.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// How many times the daemon is started and ended: the whole proof on one kernel, a sample on the others.
+fn cycles() -> u32 {
+    env::var("IOTRACE_CYCLES").ok().and_then(|cycles| cycles.parse().ok()).unwrap_or(6)
+}
+
+/// Where in its life a daemon is ended.
+#[derive(Clone, Copy, Debug)]
+enum Moment {
+    Loading,
+    Ready,
+    Attached,
+}
+
+#[test]
+fn nothing_stays_however_it_ends() {
+    in_guest();
+    // What the first start makes for good, such as the kernel's own caches, is no leak.
+    let before = Held::now();
+    let cycles = cycles();
+    let moments = [Moment::Ready, Moment::Loading, Moment::Attached];
+    for cycle in 0..cycles {
+        let signal = if cycle % 2 == 0 { libc::SIGTERM } else { libc::SIGKILL };
+        // Every pair of signal and moment comes: two signals, three moments.
+        let moment = moments[cycle as usize % moments.len()];
+        let mut daemon = Daemon::start(19_472);
+        match moment {
+            Moment::Loading => thread::sleep(Duration::from_millis(u64::from(700 + cycle % 10 * 200))),
+            Moment::Ready => drop(daemon.ready()),
+            Moment::Attached => drop(daemon.attached()),
+        }
+        let held = Held::now();
+        let ended = daemon.end(signal);
+        println!(
+            "cycle {cycle}: signal {signal} at {moment:?} with {} programs, {} kprobes: ended in {:?}",
+            held.programs,
+            held.kprobes.len(),
+            ended.took
+        );
+        let expected = if signal == libc::SIGKILL { 128 + libc::SIGKILL } else { 0 };
+        assert_eq!(ended.code, expected, "cycle {cycle}, {moment:?}: {}", ended.stderr);
+        if !matches!(moment, Moment::Loading) {
+            assert!(held.programs > before.programs && held.kprobes.len() > before.kprobes.len());
+        }
+    }
+    let mut after = Held::now();
+    eventually(PATIENCE, || {
+        after = Held::now();
+        after == before
+    });
+    assert_eq!(after, before, "after {cycles} cycles");
+}
