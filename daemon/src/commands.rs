@@ -7,6 +7,7 @@ use std::{
 };
 
 use anyhow::{Error, Result};
+use log::LevelFilter;
 
 use crate::{
     check::{self, CheckReport, Fact, Verdict},
@@ -31,6 +32,8 @@ pub fn failure(error: &Error) -> ExitCode {
 pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
     env_logger::Builder::new()
         .filter_level(options.log)
+        // aya tells at `debug` of every instruction that it relocates.
+        .filter_module("aya", if options.log < LevelFilter::Trace { options.log.min(LevelFilter::Warn) } else { options.log })
         .format_target(false)
         .format_timestamp(if journald() { None } else { Some(env_logger::TimestampPrecision::Seconds) })
         .init();

@@ -5,12 +5,12 @@ use std::{
     io,
     os::fd::AsFd as _,
     sync::{Arc, Mutex, PoisonError},
-    thread,
+    thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
 
 use aya::{
-    Btf, Ebpf, EbpfLoader,
+    Btf, BtfError, Ebpf, EbpfLoader,
     maps::{Map, MapData},
     programs::{
         FEntry, FExit, KProbe, ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _,
@@ -153,6 +153,30 @@ pub struct Probes {
     fentries: usize,
     links: Vec<Link>,
     warming: VecDeque<(Instant, Job)>,
+    /// The kernel's types as aya wants them, read on a thread meanwhile: fentry needs them.
+    types: Types,
+}
+
+#[derive(Debug)]
+enum Types {
+    Reading(JoinHandle<Result<Btf, BtfError>>),
+    Read(Result<Btf, String>),
+}
+
+impl Types {
+    fn get(&mut self) -> Result<&Btf, String> {
+        if let Types::Reading(_) = self
+            && let Types::Reading(reading) = std::mem::replace(self, Types::Read(Err("not read".into())))
+        {
+            let read = reading.join().map_err(|_| "the thread that read BTF panicked".to_owned());
+            *self = Types::Read(read.and_then(|read| read.map_err(|error| error.to_string())));
+        }
+        match self {
+            Types::Read(Ok(types)) => Ok(types),
+            Types::Read(Err(error)) => Err(error.clone()),
+            Types::Reading(_) => Err("not read".into()),
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -164,12 +188,31 @@ enum Link {
     RawTracePoint(RawTracePointLink),
 }
 
+/// What aya prepares without knowing the plan: it reads all of the kernel's types, twice, which takes a while.
+pub struct Prepared {
+    loader: EbpfLoader<'static>,
+    types: Types,
+}
+
+impl Prepared {
+    /// Prepares; returns when the loader is ready, the rest goes on meanwhile.
+    pub fn new() -> Prepared {
+        Prepared { types: Types::Reading(thread::spawn(Btf::from_sys_fs)), loader: EbpfLoader::new() }
+    }
+}
+
+impl Default for Prepared {
+    fn default() -> Prepared {
+        Prepared::new()
+    }
+}
+
 impl Probes {
     /// Loads the kernel side for this kernel; attaches nothing yet.
     ///
     /// # Errors
     /// What the kernel refuses, and what to do.
-    pub fn load(facts: &Facts, scope: Scope) -> Result<(Probes, Records), ProbesError> {
+    pub fn load(prepared: Prepared, facts: &Facts, scope: Scope) -> Result<(Probes, Records), ProbesError> {
         let plan = &facts.plan;
         let functions = functions(plan);
         let mut kinds: Vec<String> = plan.iter.kinds.iter().map(|kind| kind.name.clone()).collect();
@@ -191,7 +234,7 @@ impl Probes {
             u32::from(scope.follow),
             u32::from(scope.diagnose),
         ];
-        let mut loader = EbpfLoader::new();
+        let Prepared { mut loader, types } = prepared;
         loader
             .override_global("SYSCALL_FROM", &syscall_from, true)
             .override_global("TASK_STACK", &task.stack, true)
@@ -240,6 +283,7 @@ impl Probes {
             fentries: 0,
             links: Vec::new(),
             warming: VecDeque::new(),
+            types,
         };
         if scope.follow {
             probes.follow()?;
@@ -323,18 +367,18 @@ impl Probes {
         }
         self.fentries += 1;
         self.fentry_sites.set(number, kernel_site(job, job.site.address, site::OFF));
-        let btf = Btf::from_sys_fs().map_err(|error| error.to_string())?;
+        let types = self.types.get()?;
         let missing = || "this binary has no such program".to_owned();
 
         let program = self.ebpf.program_mut(&format!("iter_exit_{number}")).ok_or_else(missing)?;
         let exit: &mut FExit = program.try_into().map_err(|error: ProgramError| error.to_string())?;
-        exit.load(&job.site.symbol, &btf).map_err(|error| explain(&error))?;
+        exit.load(&job.site.symbol, types).map_err(|error| explain(&error))?;
         let link = exit.attach().map_err(|error| explain(&error))?;
         let exit = exit.take_link(link).map_err(|error| explain(&error))?;
 
         let program = self.ebpf.program_mut(&format!("iter_entry_{number}")).ok_or_else(missing)?;
         let entry: &mut FEntry = program.try_into().map_err(|error: ProgramError| error.to_string())?;
-        entry.load(&job.site.symbol, &btf).map_err(|error| explain(&error))?;
+        entry.load(&job.site.symbol, types).map_err(|error| explain(&error))?;
         let link = entry.attach().map_err(|error| explain(&error))?;
         let entry = entry.take_link(link).map_err(|error| explain(&error))?;
 

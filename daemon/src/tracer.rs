@@ -7,6 +7,7 @@ use std::{
         mpsc,
     },
     thread::{self, JoinHandle},
+    time::Instant,
 };
 
 use thiserror::Error;
@@ -14,7 +15,7 @@ use thiserror::Error;
 use crate::{
     kernel::{Facts, KernelError},
     privileges,
-    probes::{Probes, ProbesError, Scope},
+    probes::{Prepared, Probes, ProbesError, Scope},
     totals::Totals,
 };
 
@@ -58,8 +59,14 @@ impl Tracer {
     /// # Errors
     /// Why nothing can be traced here.
     pub fn start(scope: Scope, keep_privileges: bool) -> Result<Tracer, TracerError> {
+        let started = Instant::now();
+        // Reading the symbols keeps the kernel busy on one CPU, reading the types this process on another.
+        let preparing = thread::spawn(Prepared::new);
         let facts = Facts::read()?;
-        let (probes, records) = Probes::load(&facts, scope)?;
+        log::debug!("planned after {:?}", started.elapsed());
+        let prepared = preparing.join().unwrap_or_default();
+        let (probes, records) = Probes::load(prepared, &facts, scope)?;
+        log::debug!("loaded after {:?}", started.elapsed());
         let (report, progress) = mpsc::channel();
         let (wake, sleeping) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
