@@ -56,7 +56,8 @@ fn path_with_tools() -> Result<OsString> {
 }
 
 fn command_line(program: &str, arguments: &[&str]) -> Result<String> {
-    let output = Command::new(program).args(arguments).output().with_context(|| format!("cannot run {program}"))?;
+    let output =
+        Command::new(program).args(arguments).output().with_context(|| format!("cannot run {program}"))?;
     if !output.status.success() {
         bail!("{program} {} failed: {}", arguments.join(" "), output.status);
     }

@@ -3,7 +3,9 @@
 use iotrace_common::import::Path;
 
 #[cfg(not(target_arch = "x86_64"))]
-compile_error!("iotrace runs on x86_64 only so far: arch.rs, plan/arch_x86_64.rs and ebpf/src/arch/ need a sibling");
+compile_error!(
+    "iotrace runs on x86_64 only so far: arch.rs, plan/arch_x86_64.rs and ebpf/src/arch/ need a sibling"
+);
 
 /// The path of each system call that imports iovecs: number, whether it is a 32-bit one, path.
 ///

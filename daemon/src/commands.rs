@@ -33,7 +33,10 @@ pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
     env_logger::Builder::new()
         .filter_level(options.log)
         // aya tells at `debug` of every instruction that it relocates.
-        .filter_module("aya", if options.log < LevelFilter::Trace { options.log.min(LevelFilter::Warn) } else { options.log })
+        .filter_module(
+            "aya",
+            if options.log < LevelFilter::Trace { options.log.min(LevelFilter::Warn) } else { options.log },
+        )
         .format_target(false)
         .format_timestamp(if journald() { None } else { Some(env_logger::TimestampPrecision::Seconds) })
         .init();

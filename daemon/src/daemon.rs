@@ -12,6 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use sd_notify::NotifyState;
 use tokio::{
+    io::{Interest, unix::AsyncFd},
     net::TcpListener,
     runtime,
     signal::unix::{SignalKind, signal},
@@ -19,7 +20,7 @@ use tokio::{
 
 use crate::{
     http, metrics, privileges,
-    probes::Scope,
+    probes::{KernelLog, Scope},
     snapshot::State,
     totals::Totals,
     tracer::{Progress, Tracer},
@@ -33,7 +34,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// # Errors
 /// The address that cannot be listened on, or why nothing can be traced.
 pub fn run(listen: SocketAddr, scope: Scope) -> Result<()> {
-    let runtime = runtime::Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
+    let runtime =
+        runtime::Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
     runtime.block_on(serve(listen, scope))
 }
 
@@ -42,12 +44,17 @@ async fn serve(listen: SocketAddr, scope: Scope) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
     let listener = TcpListener::bind(listen).await.with_context(|| {
-        format!("cannot listen on {listen}; is another iotrace daemon running? choose an address with --listen")
+        format!(
+            "cannot listen on {listen}; is another iotrace daemon running? choose an address with --listen"
+        )
     })?;
     let address = listener.local_addr().context("cannot tell the address listened on")?;
 
-    let tracer = Tracer::start(scope, false)?;
+    let mut tracer = Tracer::start(scope, false)?;
     privileges::drop_all();
+    if let Some(log) = tracer.log.take() {
+        tokio::spawn(forward(log));
+    }
     let ready = Arc::new(AtomicBool::new(false));
     let source = Served { totals: Arc::clone(&tracer.totals), ready: Arc::clone(&ready) };
     log::info!("serving http://{address}/metrics; attaching");
@@ -74,6 +81,16 @@ async fn serve(listen: SocketAddr, scope: Scope) -> Result<()> {
     server.await.context("the HTTP server panicked")?;
     tracer.stop();
     Ok(())
+}
+
+/// Passes on what the kernel side says, as long as the daemon runs.
+async fn forward(log: KernelLog) {
+    // SAFETY: the log owns its descriptor, keeps it open, and moves into the `AsyncFd`.
+    let Ok(mut log) = (unsafe { AsyncFd::register_with_interest(log, Interest::READABLE) }) else { return };
+    while let Ok(mut ready) = log.readable_mut().await {
+        ready.get_inner_mut().flush();
+        ready.clear_ready();
+    }
 }
 
 /// Tells systemd and the log how far attaching has come; `true` when there is no more to come.
@@ -112,6 +129,10 @@ impl http::Source for Served {
     }
 
     fn ready(&self) -> Result<(), String> {
-        if self.ready.load(Relaxed) { Ok(()) } else { Err("the busiest sites are still being attached".into()) }
+        if self.ready.load(Relaxed) {
+            Ok(())
+        } else {
+            Err("the busiest sites are still being attached".into())
+        }
     }
 }

@@ -35,9 +35,13 @@ pub enum KernelError {
     Kcore(#[from] plan::kcore::KcoreError),
     #[error("/proc/kcore does not hold the kernel's text at {0:#x}")]
     NoText(u64),
-    #[error("/sys/kernel/btf/vmlinux: struct {structure} has no member {path}; this kernel is newer than this version of iotrace")]
+    #[error(
+        "/sys/kernel/btf/vmlinux: struct {structure} has no member {path}; this kernel is newer than this version of iotrace"
+    )]
     NoMember { structure: &'static str, path: &'static str },
-    #[error("struct iov_iter keeps what iotrace needs at offset {0}, farther than it reads; this kernel is newer than this version of iotrace")]
+    #[error(
+        "struct iov_iter keeps what iotrace needs at offset {0}, farther than it reads; this kernel is newer than this version of iotrace"
+    )]
     Layout(u32),
     #[error(transparent)]
     Plan(#[from] plan::PlanError),
@@ -95,7 +99,11 @@ impl Facts {
         let images = read_text(&symbols)?;
         let text: Vec<Text<'_>> = images
             .iter()
-            .map(|image| Text { address: image.address, bytes: &image.bytes, module: image.module.as_deref() })
+            .map(|image| Text {
+                address: image.address,
+                bytes: &image.bytes,
+                module: image.module.as_deref(),
+            })
             .collect();
         let plan = plan::plan(&symbols, &btf, &text)?;
         let member = |structure: &'static str, path: &'static str| {
@@ -146,7 +154,8 @@ fn read_text(symbols: &Symbols<'_>) -> Result<Vec<Image>, KernelError> {
 
     let core = symbols.core_text().ok_or(KernelError::Restricted)?;
     let modules = symbols.module_text();
-    let ranges = [(None, core)].into_iter().chain(modules.into_iter().map(|(name, range)| (Some(name), range)));
+    let ranges =
+        [(None, core)].into_iter().chain(modules.into_iter().map(|(name, range)| (Some(name), range)));
     let mut images = Vec::new();
     for (module, range) in ranges {
         let length = range.end.saturating_sub(range.start);

@@ -65,7 +65,8 @@ impl Measure {
     /// # Errors
     /// Why nothing can be traced, or that a signal came before all was attached.
     pub fn start(scope: Scope, keep_privileges: bool) -> Result<Measure> {
-        let runtime = Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
+        let runtime =
+            Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
         let mut signals = runtime.block_on(async {
             anyhow::Ok(Signals {
                 interrupt: signal(SignalKind::interrupt()).context("cannot catch SIGINT")?,

@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     io,
-    os::fd::AsFd as _,
+    os::fd::{AsFd as _, AsRawFd, RawFd},
     sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -17,6 +17,7 @@ use aya::{
         fentry::FEntryLink, fexit::FExitLink, kprobe::KProbeLink, raw_trace_point::RawTracePointLink,
     },
 };
+use aya_log::EbpfLogger;
 use iotrace_common::{
     import::{ImportRecord, Path},
     iter::IterRecord,
@@ -43,6 +44,9 @@ const DETACHERS: usize = 8;
 const BY_HELPER: u32 = 1;
 /// `SYSCALL_FROM` of the kernel side: on the task's stack.
 const BY_STACK: u32 = 2;
+
+/// The smallest ring buffer on x86_64.
+const PAGE: u32 = 4096;
 
 /// How long after a site is attached a return without its call may still belong to the time before.
 const WARMING: Duration = Duration::from_millis(100);
@@ -188,6 +192,22 @@ enum Link {
     RawTracePoint(RawTracePointLink),
 }
 
+/// What the kernel side says of rare events. Readable when there is something to [`flush`](KernelLog::flush).
+pub struct KernelLog(EbpfLogger<&'static dyn log::Log>);
+
+impl KernelLog {
+    /// Passes all there is on to the log.
+    pub fn flush(&mut self) {
+        self.0.flush();
+    }
+}
+
+impl AsRawFd for KernelLog {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
 /// What aya prepares without knowing the plan: it reads all of the kernel's types, twice, which takes a while.
 pub struct Prepared {
     loader: EbpfLoader<'static>,
@@ -254,6 +274,10 @@ impl Probes {
             .map_max_entries("ITERS", iters.max(1) as u32)
             .map_max_entries("LOST", facts.cpus)
             .map_max_entries("SITES", 1 << site_bits);
+        if !scope.diagnose {
+            // Nothing is written to it then; a page is the least that the kernel takes.
+            loader.map_max_entries("AYA_LOGS", PAGE);
+        }
         let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
         for name in ["import_call", "import_return", "iter_call", "iter_return"] {
             kprobe(&mut ebpf, name)?.load().map_err(|error| refused(&error))?;
@@ -291,9 +315,13 @@ impl Probes {
         Ok((probes, records))
     }
 
-    /// The kernel side, for its log.
-    pub fn ebpf(&mut self) -> &mut Ebpf {
-        &mut self.ebpf
+    /// The log of the kernel side, if rare events are logged.
+    pub fn log(&mut self, scope: Scope) -> Option<KernelLog> {
+        let logger = scope.diagnose.then(|| EbpfLogger::init(&mut self.ebpf))?;
+        logger
+            .inspect_err(|error| log::warn!("the kernel side's log cannot be read: {error}"))
+            .ok()
+            .map(KernelLog)
     }
 
     /// The rank of the site whose turn is next; `None` when all have had theirs.
@@ -398,18 +426,16 @@ impl Probes {
                 let held = |number: &usize| {
                     self.fentry_sites.get(*number).is_some_and(|held| held.address == job.site.address)
                 };
-                (0..self.fentries)
-                    .find(held)
-                    .is_some_and(|number| self.fentry_sites.set(number, kernel_site(job, job.site.address, state)))
+                (0..self.fentries).find(held).is_some_and(|number| {
+                    self.fentry_sites.set(number, kernel_site(job, job.site.address, state))
+                })
             }
             Mechanism::Unavailable { .. } => false,
         }
     }
 
     fn follow(&mut self) -> Result<(), ProbesError> {
-        for (name, tracepoint) in
-            [("tree_fork", "sched_process_fork"), ("tree_free", "sched_process_free")]
-        {
+        for (name, tracepoint) in [("tree_fork", "sched_process_fork"), ("tree_free", "sched_process_free")] {
             let program = raw_trace_point(&mut self.ebpf, name)?;
             program.load().map_err(|error| refused(&error))?;
             let link = program.attach(tracepoint).map_err(|error| refused(&error))?;
@@ -458,14 +484,20 @@ fn whereis(ebpf: &mut Ebpf) -> Result<(), ProbesError> {
     program.detach(link).map_err(|error| refused(&error))
 }
 
-fn share<T: Copy>(ebpf: &Ebpf, name: &'static str, length: usize, writable: bool) -> Result<Shared<T>, ProbesError> {
+fn share<T: Copy>(
+    ebpf: &Ebpf,
+    name: &'static str,
+    length: usize,
+    writable: bool,
+) -> Result<Shared<T>, ProbesError> {
     let map: &MapData = match ebpf.map(name) {
         Some(Map::Array(map)) => map,
         _ => return Err(ProbesError::Missing(name)),
     };
     // SAFETY: the kernel side declares this map as an mmapable array of `T` (a test compares the sizes in the
     // object with the common crate), and `length` is the number of entries it was created with.
-    unsafe { Shared::map(map.fd().as_fd(), length, writable) }.map_err(|error| ProbesError::Share { name, error })
+    unsafe { Shared::map(map.fd().as_fd(), length, writable) }
+        .map_err(|error| ProbesError::Share { name, error })
 }
 
 /// The functions that are timed, in the order of the plan.
@@ -594,7 +626,9 @@ fn explain(error: &(dyn std::error::Error + 'static)) -> String {
 fn refused(error: &(dyn std::error::Error + 'static)) -> ProbesError {
     let remedy = match system_error(error) {
         Some(libc::EPERM | libc::EACCES) => match kernel::lockdown().as_deref() {
-            Some("confidentiality") => "lockdown=confidentiality forbids it: boot with lockdown=integrity or none",
+            Some("confidentiality") => {
+                "lockdown=confidentiality forbids it: boot with lockdown=integrity or none"
+            }
             _ => {
                 "run as root, or grant CAP_BPF and CAP_PERFMON (before 5.11 also `ulimit -l unlimited`); if you have them, a policy of this host forbids tracing programs"
             }

@@ -267,9 +267,6 @@ mod tests {
         let mut missing = snapshot.probes[0].clone();
         missing.state = State::Failed;
         snapshot.probes.push(missing);
-        assert_eq!(
-            snapshot.coverage(),
-            [Coverage { target: "import_iovec".into(), attached: 1, sites: 2 }]
-        );
+        assert_eq!(snapshot.coverage(), [Coverage { target: "import_iovec".into(), attached: 1, sites: 2 }]);
     }
 }

@@ -15,7 +15,7 @@ use thiserror::Error;
 use crate::{
     kernel::{Facts, KernelError},
     privileges,
-    probes::{Prepared, Probes, ProbesError, Scope},
+    probes::{KernelLog, Prepared, Probes, ProbesError, Scope},
     totals::Totals,
 };
 
@@ -32,10 +32,11 @@ pub enum TracerError {
 }
 
 /// Probes that are being attached or are attached, by a thread of their own; detached by [`Tracer::stop`].
-#[derive(Debug)]
 pub struct Tracer {
     /// What they count.
     pub totals: Arc<Totals>,
+    /// The log of the kernel side, if rare events are logged.
+    pub log: Option<KernelLog>,
     progress: mpsc::Receiver<Progress>,
     stop: Arc<AtomicBool>,
     wake: mpsc::Sender<()>,
@@ -65,7 +66,8 @@ impl Tracer {
         let facts = Facts::read()?;
         log::debug!("planned after {:?}", started.elapsed());
         let prepared = preparing.join().unwrap_or_default();
-        let (probes, records) = Probes::load(prepared, &facts, scope)?;
+        let (mut probes, records) = Probes::load(prepared, &facts, scope)?;
+        let log = probes.log(scope);
         log::debug!("loaded after {:?}", started.elapsed());
         let (report, progress) = mpsc::channel();
         let (wake, sleeping) = mpsc::channel();
@@ -77,7 +79,7 @@ impl Tracer {
                 attach(probes, &report, &stopped, keep_privileges, &sleeping);
             })
             .map_err(TracerError::Thread)?;
-        Ok(Tracer { totals: Arc::new(Totals::of(records)), progress, stop, wake, thread })
+        Ok(Tracer { totals: Arc::new(Totals::of(records)), log, progress, stop, wake, thread })
     }
 
     /// How far attaching has come, if it has come farther since this was last asked.

@@ -19,6 +19,7 @@ use aya_ebpf::{
     macros::{kprobe, raw_tracepoint},
     programs::{ProbeContext, RawTracePointContext},
 };
+use aya_log_ebpf::info;
 
 /// The call instruction of an import.
 #[kprobe]
@@ -51,9 +52,12 @@ pub fn iter_return(ctx: ProbeContext) -> u32 {
 /// Run once by the daemon through `BPF_PROG_TEST_RUN` (≥ 5.10): learns the daemon's thread group id as the
 /// kernel knows it, which a process in a pid namespace cannot tell.
 #[raw_tracepoint]
-pub fn whoami(_ctx: RawTracePointContext) -> i32 {
+pub fn whoami(ctx: RawTracePointContext) -> i32 {
     let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
     config::set_own(tgid);
+    if config::DIAGNOSE.load() != 0 {
+        info!(&ctx, "thread group {} is left out: the daemon's own", tgid);
+    }
     tgid as i32
 }
 
