@@ -2,9 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    io,
     os::fd::{AsFd as _, AsRawFd, RawFd},
-    sync::{Arc, Mutex, PoisonError},
     thread::{self, JoinHandle},
     time::{Duration, Instant},
 };
@@ -24,15 +22,25 @@ use iotrace_common::{
     lost::LostRecord,
     site::{self, FENTRIES, SiteSet, table_bits},
 };
-use thiserror::Error;
 
 use crate::{
     arch,
-    kernel::{self, Facts},
-    plan::{Arguments, Instrument, Mechanism, Plan, Returns, Site},
+    kernel::Facts,
+    plan::{Instrument, Mechanism},
+    privileges,
     shared::Shared,
-    snapshot::{Probe, State},
+    snapshot::State,
 };
+
+mod job;
+mod refusal;
+mod states;
+
+use job::{Job, functions, jobs, kernel_site, kind_index, site_table_bits};
+use refusal::{explain, refused};
+
+pub use refusal::ProbesError;
+pub use states::States;
 
 /// The kernel side, as built.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/iotrace"));
@@ -48,63 +56,11 @@ const BY_STACK: u32 = 2;
 /// The smallest ring buffer on x86_64.
 const PAGE: u32 = 4096;
 
+/// Open files beside the two for each site: maps, programs, connections, and some room.
+const OTHER_FILES: u64 = 512;
+
 /// How long after a site is attached a return without its call may still belong to the time before.
 const WARMING: Duration = Duration::from_millis(100);
-
-/// Why nothing can be probed; each with what to do.
-#[derive(Debug, Error)]
-#[expect(missing_docs, reason = "the messages say it")]
-pub enum ProbesError {
-    #[error("the kernel side cannot be loaded: {reason}; {remedy}")]
-    Load { reason: String, remedy: &'static str },
-    #[error("the kernel side has no {0}: this binary is broken, build it anew")]
-    Missing(&'static str),
-    #[error("map {name} cannot be mapped into memory: {error}")]
-    Share { name: &'static str, error: io::Error },
-}
-
-/// The state of every site, in the order of the plan, shared with whoever reads.
-#[derive(Clone, Debug)]
-pub struct States(Arc<Mutex<Vec<Probe>>>);
-
-impl States {
-    fn of(plan: &Plan) -> States {
-        let row = |target: &str, site: String, mechanism: &str, state, reason: &str| Probe {
-            target: target.into(),
-            site,
-            mechanism: mechanism.into(),
-            state,
-            reason: reason.into(),
-        };
-        let mut rows = Vec::new();
-        for target in &plan.targets {
-            if target.sites.is_empty() {
-                let reason = target.reason.as_deref().unwrap_or("no call to it was found");
-                rows.push(row(&target.symbol, String::new(), "none", State::Unavailable, reason));
-            }
-            rows.extend(target.sites.iter().map(|site| match &site.mechanism {
-                Mechanism::Fentry => row(&target.symbol, site.name(), "fentry", State::Pending, ""),
-                Mechanism::Trap { .. } => row(&target.symbol, site.name(), "trap", State::Pending, ""),
-                Mechanism::Unavailable { reason } => {
-                    row(&target.symbol, site.name(), "none", State::Unavailable, reason)
-                }
-            }));
-        }
-        States(Arc::new(Mutex::new(rows)))
-    }
-
-    /// A copy of all rows.
-    pub fn rows(&self) -> Vec<Probe> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    fn set(&self, row: usize, state: State, reason: String) {
-        if let Some(row) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(row) {
-            row.state = state;
-            row.reason = reason;
-        }
-    }
-}
 
 /// What the probes count, in shared memory.
 #[derive(Debug)]
@@ -132,17 +88,6 @@ pub struct Scope {
     pub follow: bool,
     /// Rare events are logged by the kernel side.
     pub diagnose: bool,
-}
-
-/// One site of the plan, in attach order.
-#[derive(Clone, Debug)]
-struct Job {
-    /// Its row in [`States`].
-    row: usize,
-    site: Site,
-    /// For a walker the number of its function.
-    function: u8,
-    instrument: Instrument,
 }
 
 /// The kernel side, loaded, and the probes attached so far. Detached when dropped.
@@ -239,7 +184,11 @@ impl Probes {
         kinds.push("other".into());
         let jobs = jobs(plan, &functions);
         let traps = jobs.iter().filter(|job| matches!(job.site.mechanism, Mechanism::Trap { .. })).count();
-        let (site_bits, _) = site_table(&jobs, table_bits(2 * traps));
+        let site_bits = site_table_bits(&jobs, table_bits(2 * traps));
+        privileges::allow_files(2 * jobs.len() as u64 + OTHER_FILES);
+        if !facts.has_task_pt_regs {
+            privileges::allow_locked_memory();
+        }
 
         let cpus = facts.cpus as usize;
         let iters = cpus * functions.len() * kinds.len();
@@ -498,144 +447,4 @@ fn share<T: Copy>(
     // object with the common crate), and `length` is the number of entries it was created with.
     unsafe { Shared::map(map.fd().as_fd(), length, writable) }
         .map_err(|error| ProbesError::Share { name, error })
-}
-
-/// The functions that are timed, in the order of the plan.
-fn functions(plan: &Plan) -> Vec<String> {
-    let timed = plan.targets.iter().filter(|target| target.instrument == Instrument::Time);
-    timed.map(|target| target.function.clone()).collect()
-}
-
-/// Every site that can be probed, hot ones first, imports before walkers.
-fn jobs(plan: &Plan, functions: &[String]) -> Vec<Job> {
-    let mut jobs = Vec::new();
-    let mut row = 0;
-    for target in &plan.targets {
-        let function = functions.iter().position(|name| *name == target.function).unwrap_or_default() as u8;
-        for site in &target.sites {
-            if !matches!(site.mechanism, Mechanism::Unavailable { .. }) {
-                jobs.push(Job { row, site: site.clone(), function, instrument: target.instrument });
-            }
-            row += 1;
-        }
-        row += usize::from(target.sites.is_empty());
-    }
-    jobs.sort_by_key(|job| job.site.rank);
-    jobs
-}
-
-/// A table that holds every trap of the plan, as large as it must be.
-fn site_table(jobs: &[Job], bits: u32) -> (u32, Vec<SiteSet>) {
-    let mut table = vec![SiteSet::default(); 1 << bits];
-    let fits = jobs.iter().all(|job| match job.site.mechanism {
-        Mechanism::Trap { after } => [job.site.address, after].into_iter().all(|address| {
-            table[SiteSet::of(address, bits) as usize].put(kernel_site(job, address, site::OFF))
-        }),
-        _ => true,
-    });
-    if fits { (bits, table) } else { site_table(jobs, bits + 1) }
-}
-
-/// What the kernel side needs to know at this address.
-fn kernel_site(job: &Job, address: u64, state: u8) -> site::Site {
-    match job.site.arguments {
-        Arguments::Import { segments, fast, path, by_syscall } => site::Site {
-            address,
-            target: path as u8,
-            state,
-            iter: fast,
-            count: segments,
-            flags: if by_syscall { site::BY_SYSCALL } else { 0 },
-            ..site::Site::default()
-        },
-        Arguments::Iter { iter, bytes, count, returns } => site::Site {
-            address,
-            target: job.function,
-            state,
-            iter,
-            count: bytes,
-            returns: match returns {
-                Returns::Bytes => site::RETURNS_BYTES,
-                Returns::All => site::RETURNS_ALL,
-                Returns::Nothing => site::RETURNS_NOTHING,
-            },
-            arguments: count,
-            ..site::Site::default()
-        },
-    }
-}
-
-/// From the kind byte of an iterator to the number of its kind.
-fn kind_index(plan: &Plan) -> [u8; 256] {
-    let kinds = &plan.iter.kinds;
-    std::array::from_fn(|byte| {
-        let value = byte as u8 & !plan.iter.ignored_bits;
-        kinds.iter().position(|kind| kind.value == value).unwrap_or(kinds.len()) as u8
-    })
-}
-
-/// The kernel's own words: the verifier's last complaint, or else the last error of the chain.
-fn root(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut error = error;
-    loop {
-        if let Some(ProgramError::LoadError { verifier_log, .. }) = error.downcast_ref() {
-            let log = verifier_log.to_string();
-            log::debug!("{log}");
-            if let Some(complaint) = complaint(&log) {
-                return format!("the verifier says: {complaint}");
-            }
-        }
-        match error.source() {
-            Some(source) => error = source,
-            None => return error.to_string(),
-        }
-    }
-}
-
-/// The line that matters of a verifier log: the last before its statistics.
-fn complaint(log: &str) -> Option<&str> {
-    let statistics = ["verification time", "stack depth", "processed "];
-    let lines = log.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.rev().find(|line| !statistics.iter().any(|start| line.starts_with(start)))
-}
-
-fn system_error(error: &(dyn std::error::Error + 'static)) -> Option<i32> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return error.raw_os_error();
-        }
-        next = error.source();
-    }
-    None
-}
-
-/// Why a site cannot be probed, in a line.
-fn explain(error: &(dyn std::error::Error + 'static)) -> String {
-    match system_error(error) {
-        Some(libc::EINVAL) => "the kernel refuses a probe there: its function is notrace".into(),
-        Some(libc::EBUSY) => "the function has no place for fentry (it is notrace)".into(),
-        Some(libc::EILSEQ) => "not an instruction's first byte (the text changed since it was read)".into(),
-        Some(libc::EPERM | libc::EACCES) => "the kernel refuses: not permitted".into(),
-        Some(libc::EMFILE) => "too many open files: raise the limit (ulimit -n)".into(),
-        _ => root(error),
-    }
-}
-
-/// Why nothing can be loaded, and what to do.
-fn refused(error: &(dyn std::error::Error + 'static)) -> ProbesError {
-    let remedy = match system_error(error) {
-        Some(libc::EPERM | libc::EACCES) => match kernel::lockdown().as_deref() {
-            Some("confidentiality") => {
-                "lockdown=confidentiality forbids it: boot with lockdown=integrity or none"
-            }
-            _ => {
-                "run as root, or grant CAP_BPF and CAP_PERFMON (before 5.11 also `ulimit -l unlimited`); if you have them, a policy of this host forbids tracing programs"
-            }
-        },
-        Some(libc::ENOMEM) => "there is not enough memory for the maps",
-        Some(libc::ENOSYS) => "this kernel is built without CONFIG_BPF_SYSCALL",
-        _ => "please report it with the output of `iotrace check`",
-    };
-    ProbesError::Load { reason: root(error), remedy }
 }

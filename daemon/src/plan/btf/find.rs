@@ -104,7 +104,7 @@ impl<'a> Btf<'a> {
                 offset = offset.checked_add(bits)?;
                 found = self.resolve(number);
             }
-            (offset % 8 == 0).then_some(offset / 8)
+            offset.is_multiple_of(8).then_some(offset / 8)
         })
     }
 
@@ -154,16 +154,6 @@ impl<'a> Btf<'a> {
                 Some((self.string(word(member, 0)?), value))
             })
             .collect()
-    }
-
-    /// The size of a kernel stack (`THREAD_SIZE`): that of `thread_union.stack`.
-    pub fn thread_size(&self) -> Option<u32> {
-        let union = self.structures("thread_union").next()?;
-        let (_, number) = self.member(union, "stack", DEPTH, &mut BUDGET.clone())?;
-        let array = self.resolve(number).filter(|found| found.kind == Kind::Array)?;
-        // `struct btf_array`: element type, index type, number of elements.
-        let element = self.resolve(word(array.rest, 0)?).filter(|found| found.kind == Kind::Int)?;
-        element.value.checked_mul(word(array.rest, 8)?)
     }
 
     fn structures(&self, name: &str) -> impl Iterator<Item = Type<'a>> {

@@ -1,0 +1,156 @@
+//! From the plan to what the kernel side needs to know: sites in attach order, and its tables.
+
+use iotrace_common::site::{self, SiteSet};
+
+use crate::plan::{Arguments, Instrument, Mechanism, Plan, Returns, Site};
+
+/// One site of the plan, in attach order.
+#[derive(Clone, Debug)]
+pub(super) struct Job {
+    /// Its row in [`States`].
+    pub row: usize,
+    pub site: Site,
+    /// For a walker the number of its function.
+    pub function: u8,
+    pub instrument: Instrument,
+}
+
+/// The functions that are timed, in the order of the plan.
+pub(super) fn functions(plan: &Plan) -> Vec<String> {
+    let timed = plan.targets.iter().filter(|target| target.instrument == Instrument::Time);
+    timed.map(|target| target.function.clone()).collect()
+}
+
+/// Every site that can be probed, hot ones first, imports before walkers.
+pub(super) fn jobs(plan: &Plan, functions: &[String]) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    let mut row = 0;
+    for target in &plan.targets {
+        let function = functions.iter().position(|name| *name == target.function).unwrap_or_default() as u8;
+        for site in &target.sites {
+            if !matches!(site.mechanism, Mechanism::Unavailable { .. }) {
+                jobs.push(Job { row, site: site.clone(), function, instrument: target.instrument });
+            }
+            row += 1;
+        }
+        row += usize::from(target.sites.is_empty());
+    }
+    jobs.sort_by_key(|job| job.site.rank);
+    jobs
+}
+
+/// The bits of a site table that holds every trap of the plan; at least `bits`.
+pub(super) fn site_table_bits(jobs: &[Job], bits: u32) -> u32 {
+    let mut table = vec![SiteSet::default(); 1 << bits];
+    let fits = jobs.iter().all(|job| match job.site.mechanism {
+        Mechanism::Trap { after } => [job.site.address, after].into_iter().all(|address| {
+            table[SiteSet::of(address, bits) as usize].put(kernel_site(job, address, site::OFF))
+        }),
+        _ => true,
+    });
+    if fits { bits } else { site_table_bits(jobs, bits + 1) }
+}
+
+/// What the kernel side needs to know at this address.
+pub(super) fn kernel_site(job: &Job, address: u64, state: u8) -> site::Site {
+    match job.site.arguments {
+        Arguments::Import { segments, fast, path, by_syscall } => site::Site {
+            address,
+            target: path as u8,
+            state,
+            iter: fast,
+            count: segments,
+            flags: if by_syscall { site::BY_SYSCALL } else { 0 },
+            ..site::Site::default()
+        },
+        Arguments::Iter { iter, bytes, count, returns } => site::Site {
+            address,
+            target: job.function,
+            state,
+            iter,
+            count: bytes,
+            returns: match returns {
+                Returns::Bytes => site::RETURNS_BYTES,
+                Returns::All => site::RETURNS_ALL,
+                Returns::Nothing => site::RETURNS_NOTHING,
+            },
+            arguments: count,
+            ..site::Site::default()
+        },
+    }
+}
+
+/// From the kind byte of an iterator to the number of its kind.
+pub(super) fn kind_index(plan: &Plan) -> [u8; 256] {
+    let kinds = &plan.iter.kinds;
+    std::array::from_fn(|byte| {
+        let value = byte as u8 & !plan.iter.ignored_bits;
+        kinds.iter().position(|kind| kind.value == value).unwrap_or(kinds.len()) as u8
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{IterLayout, Kind, Target};
+    use iotrace_common::{import::Path, site::table_bits};
+
+    fn site(address: u64, rank: u8, mechanism: Mechanism) -> Site {
+        let arguments = Arguments::Import { segments: 2, fast: 3, path: Path::Readv, by_syscall: true };
+        Site { symbol: "f".into(), module: None, offset: 0, address, mechanism, arguments, rank }
+    }
+
+    fn plan() -> Plan {
+        let trap = |address, rank| site(address, rank, Mechanism::Trap { after: address + 5 });
+        let unavailable = Mechanism::Unavailable { reason: "notrace".into() };
+        let target = |symbol: &str, instrument, sites: Vec<Site>| Target {
+            symbol: symbol.into(),
+            function: symbol.into(),
+            instrument,
+            sites,
+            reason: None,
+        };
+        let kind = |name: &str, value| Kind { name: name.into(), value };
+        Plan {
+            iter: IterLayout {
+                kind_offset: 0,
+                kinds: vec![kind("iovec", 4), kind("kvec", 8)],
+                ignored_bits: 3,
+            },
+            targets: vec![
+                target("import_iovec", Instrument::Count, vec![trap(10, 1), site(20, 0, unavailable)]),
+                target("nowhere", Instrument::Time, vec![]),
+                target("copy_to_iter", Instrument::Time, vec![trap(30, 0)]),
+            ],
+        }
+    }
+
+    #[test]
+    fn hot_sites_come_first_and_know_their_rows() {
+        let plan = plan();
+        let jobs = jobs(&plan, &functions(&plan));
+        let rows: Vec<_> = jobs.iter().map(|job| (job.site.address, job.row, job.function)).collect();
+        assert_eq!(rows, [(30, 3, 1), (10, 0, 0)]);
+    }
+
+    #[test]
+    fn direction_bits_are_no_part_of_a_kind() {
+        let index = kind_index(&plan());
+        assert_eq!([4, 5, 7, 8, 9, 16, 0].map(|byte: usize| index[byte]), [0, 0, 0, 1, 1, 2, 2]);
+    }
+
+    #[test]
+    fn the_site_table_grows_until_all_fit() {
+        let jobs: Vec<Job> = (0..2000)
+            .map(|number| 0xffff_ffff_8100_0000 + number * 0x35)
+            .map(|address| Job {
+                row: 0,
+                site: site(address, 0, Mechanism::Trap { after: address + 5 }),
+                function: 0,
+                instrument: Instrument::Count,
+            })
+            .collect();
+        let bits = site_table_bits(&jobs, 4);
+        assert!((10..=table_bits(4000) + 3).contains(&bits), "{bits}");
+    }
+}
