@@ -149,8 +149,10 @@ pub fn has_ftrace_entry(entry: &[u8], address: u64, is_tracer: impl Fn(u64) -> b
     // P6_NOP5, and K8_NOP5_ATOMIC before 5.13 on the first CPUs of 64 bits.
     const NOPS: [[u8; 5]; 2] = [[0x0f, 0x1f, 0x44, 0x00, 0x00], [0x66, 0x66, 0x66, 0x66, 0x90]];
     let mark = match entry.first_chunk() {
-        // endbr64; sealed from 6.2 on, sealed on 7.3.
-        Some([0xf3, 0x0f, 0x1e, 0xfa] | [0x66, 0x0f, 0x1f, 0x00] | [0x0f, 0x1f, 0x40, _]) => 4,
+        // endbr64, and what it is sealed to from 6.2 on and on 7.3; each may have a breakpoint on it.
+        Some(
+            [0xf3 | INT3, 0x0f, 0x1e, 0xfa] | [0x66 | INT3, 0x0f, 0x1f, 0x00] | [0x0f | INT3, 0x1f, 0x40, _],
+        ) => 4,
         _ => 0,
     };
     let Some(&[first, ref rest @ ..]) = entry[mark..].first_chunk::<5>() else { return false };

@@ -37,7 +37,6 @@ pub enum BtfError {
 enum Kind {
     Int,
     Pointer,
-    Array,
     Struct,
     Union,
     Enum,
@@ -199,7 +198,6 @@ fn kind(info: u32) -> Kind {
     match info >> 24 & 0x1f {
         1 => Kind::Int,
         2 => Kind::Pointer,
-        3 => Kind::Array,
         4 => Kind::Struct,
         5 => Kind::Union,
         6 => Kind::Enum,

@@ -203,4 +203,6 @@ impl Site {
 }
 
 #[cfg(test)]
+mod fixture;
+#[cfg(test)]
 mod tests;

@@ -186,10 +186,7 @@ fn reach(
 ) -> Reach {
     let shape = match prototype {
         None => Some(entry.shape),
-        Some(prototype) => match entry.shape {
-            Shape::Import { .. } => import_shape(prototype),
-            Shape::Iter { .. } => iter_shape(prototype),
-        },
+        Some(prototype) => shape(entry, prototype),
     };
     match shape {
         None => Reach::Not("its arguments are not the known ones"),
@@ -197,6 +194,13 @@ fn reach(
         // The kernel sets fentry by BTF.
         Some(shape) if prototype.is_some() && has_ftrace_entry() => Reach::Itself(shape),
         Some(shape) => Reach::Callers(shape),
+    }
+}
+
+fn shape(entry: &Entry, prototype: &Prototype<'_>) -> Option<Shape> {
+    match entry.shape {
+        Shape::Import { .. } => import_shape(prototype),
+        Shape::Iter { .. } => iter_shape(prototype),
     }
 }
 
@@ -228,4 +232,13 @@ fn position(prototype: &Prototype<'_>, fits: impl Fn(&str, bool) -> bool) -> Opt
     let mut all = (0u8..).zip(&prototype.parameters).filter(|(_, found)| fits(found.name, found.is_iter));
     let (position, _) = all.next()?;
     (all.next().is_none() && position < REGISTER_ARGUMENTS).then_some(position)
+}
+
+/// For each target that BTF has: its symbol, its shape in the table and by BTF.
+#[cfg(test)]
+pub fn shapes(btf: &Btf<'_>) -> Vec<(&'static str, Shape, Option<Shape>)> {
+    let prototypes = btf.prototypes(&TABLE.map(|entry| entry.symbol));
+    let known =
+        TABLE.iter().zip(&prototypes).filter_map(|(entry, prototype)| Some((entry, prototype.as_ref()?)));
+    known.map(|(entry, prototype)| (entry.symbol, entry.shape, shape(entry, prototype))).collect()
 }

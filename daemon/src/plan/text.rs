@@ -223,6 +223,7 @@ impl Walk<'_, '_> {
     fn step(&mut self, offset: usize) -> Option<Step> {
         let found = self.code.at(offset)?;
         let certain = |found: Instruction, hit| Step { next: (found.length, found.length), hit };
+        let hit = self.hit(found);
         Some(match found.flow {
             Flow::Breakpoint => {
                 let hidden = self.code.hidden(offset);
@@ -234,10 +235,10 @@ impl Walk<'_, '_> {
             }
             Flow::Invalid => Step { next: (1, arch::LONGEST), hit: None },
             // An optimised kprobe: more than the jump itself may be overwritten.
-            Flow::Jump(to) if found.length == arch::JUMP && !self.reader.is_known(to) => {
+            Flow::Jump(to) if hit.is_none() && found.length == arch::JUMP && !self.reader.is_known(to) => {
                 Step { next: (arch::JUMP, arch::JUMP + arch::LONGEST), hit: None }
             }
-            _ => certain(found, self.hit(found)),
+            _ => certain(found, hit),
         })
     }
 
