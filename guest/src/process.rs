@@ -120,7 +120,7 @@ pub fn top(command: &[&str]) -> (i32, Report) {
     let arguments: Vec<&str> = ["top", "-o", "json", "--"].iter().chain(command).copied().collect();
     let ended = run(&mut iotrace(&arguments), Duration::from_secs(120));
     assert_eq!(ended.stderr, "", "{command:?}");
-    println!("top -- {command:?}: {:?}", ended.took);
+    println!("top took {:?}", ended.took);
     (ended.code, Report::parse(&ended.stdout))
 }
 
@@ -136,11 +136,6 @@ impl Background {
     pub fn start(command: &mut Command) -> Background {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         Background(child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}")))
-    }
-
-    /// Whether it still runs.
-    pub fn runs(&mut self) -> bool {
-        matches!(self.0.try_wait(), Ok(None))
     }
 }
 
