@@ -1,0 +1,258 @@
+//! The command line: what it takes, and what its exit codes mean.
+
+use std::{ffi::OsString, net::SocketAddr, time::Duration};
+
+use clap::{
+    Args, Parser, Subcommand, ValueEnum,
+    builder::{PossibleValuesParser, TypedValueParser as _},
+    error::ErrorKind,
+};
+use log::LevelFilter;
+
+/// Exit code: a usage error, or nothing that could be measured.
+pub const NOTHING: u8 = 2;
+
+/// Shows what vectored I/O and the kernel's iov_iter layer really cost.
+///
+/// Counts the segments of every import_iovec and times every call that walks an iov_iter, by the kind of the
+/// iterator, on a stock kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Parser)]
+#[command(name = "iotrace", version, max_term_width = 100, disable_help_subcommand = true)]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Command {
+    /// Serve metrics to Prometheus until stopped.
+    Daemon(Daemon),
+    /// Show what happened in a span of time, or while a command ran.
+    Top(Top),
+    /// Show what this kernel offers, and what can be measured on it.
+    Check(Check),
+}
+
+/// Serve metrics to Prometheus until stopped.
+///
+/// Attaches the probes, the busiest places first, and serves /metrics. SIGTERM and SIGINT detach everything
+/// and end it. Nothing stays in the kernel, however it ends.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[command(
+    after_help = "Exit codes: 0 stopped by a signal, 1 failure, 2 usage error, or nothing can be measured here."
+)]
+pub struct Daemon {
+    /// Where to serve; port 0 takes a free one.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9469", value_parser = listen)]
+    pub listen: SocketAddr,
+    /// What to log to standard error.
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = levels())]
+    pub log: LevelFilter,
+    /// Log rare diagnostics of the kernel side too; each probe gets slower by a little.
+    #[arg(long)]
+    pub debug_probes: bool,
+}
+
+/// Show what happened in a span of time, or while a command ran.
+///
+/// Attaches probes of its own, so that no daemon is needed, and takes them away again. With a command, counts
+/// that command and its children alone.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[command(
+    after_help = "Exit codes: 0 done, 1 failure, 2 usage error, or nothing can be measured here; with a command, the command's own."
+)]
+pub struct Top {
+    /// How long to measure.
+    #[arg(short, long, value_name = "SECONDS", default_value = "5", value_parser = duration, conflicts_with = "command")]
+    pub duration: Duration,
+    /// How to show it.
+    #[arg(short, long, value_name = "FORMAT", default_value = "table")]
+    pub output: TopOutput,
+    /// A command to run and measure, with its arguments.
+    #[arg(last = true, value_name = "COMMAND")]
+    pub command: Vec<OsString>,
+}
+
+/// Show what this kernel offers, and what can be measured on it.
+///
+/// One line for each capability of the kernel and for each place where a probe would sit, with the reason
+/// where there is none.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[command(after_help = "Exit codes: 0 all sites can be measured, 1 some, 2 none, or a usage error.")]
+pub struct Check {
+    /// How to show it.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub output: CheckOutput,
+}
+
+/// How `top` shows its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TopOutput {
+    /// For people.
+    Table,
+    /// For programs.
+    Json,
+}
+
+/// How `check` shows its result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CheckOutput {
+    /// One line each.
+    Text,
+    /// For programs.
+    Json,
+}
+
+/// Why there is nothing to do: what to print and how to exit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// What to print, without the last line end.
+    pub text: String,
+    /// 0 for help and version, which go to standard output; the rest goes to standard error.
+    pub code: u8,
+}
+
+impl Cli {
+    /// Reads the arguments, the program's name first.
+    ///
+    /// # Errors
+    /// Help and version if they were asked for; one line if the arguments are wrong.
+    pub fn read<I>(arguments: I) -> Result<Cli, Done>
+    where
+        I: IntoIterator,
+        I::Item: Into<OsString> + Clone,
+    {
+        Cli::try_parse_from(arguments).map_err(|error| {
+            let text = error.render().to_string();
+            match error.kind() {
+                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+                    Done { text: text.trim_end().to_owned(), code: 0 }
+                }
+                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+                    Done { text: text.trim_end().to_owned(), code: NOTHING }
+                }
+                _ => Done { text: one_line(&text), code: NOTHING },
+            }
+        })
+    }
+}
+
+/// What clap says in its first paragraph, and its tip if it has one.
+fn one_line(text: &str) -> String {
+    let mut paragraphs = text.split("\n\n").map(|paragraph| {
+        let lines: Vec<&str> = paragraph.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        lines.join(" ")
+    });
+    let first = paragraphs.next().unwrap_or_default();
+    match paragraphs.find(|paragraph| paragraph.starts_with("tip:")) {
+        Some(tip) => format!("{first}; {tip}"),
+        None => first,
+    }
+}
+
+fn listen(text: &str) -> Result<SocketAddr, &'static str> {
+    text.parse().map_err(|_| "expected an IP address and a port, such as 127.0.0.1:9469 or [::]:9469")
+}
+
+fn duration(text: &str) -> Result<Duration, &'static str> {
+    /// A day.
+    const MOST: f64 = 86_400.0;
+    const EXPECTED: &str = "expected seconds, more than 0 and at most 86400";
+    let seconds: f64 = text.parse().map_err(|_| EXPECTED)?;
+    if !(seconds > 0.0 && seconds <= MOST) {
+        return Err(EXPECTED);
+    }
+    let duration = Duration::try_from_secs_f64(seconds).map_err(|_| EXPECTED)?;
+    if duration.is_zero() { Err(EXPECTED) } else { Ok(duration) }
+}
+
+fn levels() -> impl clap::builder::TypedValueParser<Value = LevelFilter> {
+    PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
+        .map(|level| level.parse().unwrap_or(LevelFilter::Info))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory as _;
+
+    fn read(arguments: &str) -> Result<Command, Done> {
+        Cli::read(format!("iotrace {arguments}").split_whitespace()).map(|cli| cli.command)
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults_are_safe() {
+        let daemon =
+            Daemon { listen: "127.0.0.1:9469".parse().unwrap(), log: LevelFilter::Info, debug_probes: false };
+        assert_eq!(read("daemon"), Ok(Command::Daemon(daemon)));
+        let top = Top { duration: Duration::from_secs(5), output: TopOutput::Table, command: vec![] };
+        assert_eq!(read("top"), Ok(Command::Top(top)));
+        assert_eq!(read("check"), Ok(Command::Check(Check { output: CheckOutput::Text })));
+    }
+
+    #[test]
+    fn what_follows_two_dashes_is_the_command() {
+        let top = Top {
+            duration: Duration::from_secs(5),
+            output: TopOutput::Json,
+            command: ["ls", "-d", "1", "-o", "x"].map(OsString::from).to_vec(),
+        };
+        assert_eq!(read("top -o json -- ls -d 1 -o x"), Ok(Command::Top(top)));
+    }
+
+    #[test]
+    fn a_duration_is_a_sane_number() {
+        let taken = |text: &str| match read(&format!("top -d={text}")) {
+            Ok(Command::Top(top)) => Some(top.duration),
+            _ => None,
+        };
+        assert_eq!(taken("0.25"), Some(Duration::from_millis(250)));
+        assert_eq!(taken("86400"), Some(Duration::from_secs(86_400)));
+        for text in ["0", "-1", "nan", "inf", "86400.5", "1e300", "1e-300", "5s", ""] {
+            assert_eq!(taken(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn bad_input_is_one_line_and_exit_code_2() {
+        for arguments in [
+            "top -d 0",
+            "top -d",
+            "top -o yaml",
+            "top -d 1 -- ls",
+            "top ls",
+            "daemon --listen localhost",
+            "daemon --listen :9469",
+            "daemon --log loud",
+            "daemon --liste x",
+            "check --output",
+            "chek",
+            "--frobnicate",
+        ] {
+            let done = read(arguments).unwrap_err();
+            assert_eq!(done.code, NOTHING, "{arguments}");
+            assert_eq!(done.text.lines().count(), 1, "{arguments}: {}", done.text);
+            assert!(done.text.starts_with("error: ") && done.text.len() > 20, "{arguments}: {}", done.text);
+        }
+        assert_eq!(
+            read("top -d 0").unwrap_err().text,
+            "error: invalid value '0' for '--duration <SECONDS>': expected seconds, more than 0 and at most 86400"
+        );
+    }
+
+    #[test]
+    fn help_and_version_are_no_failure() {
+        assert_eq!(read("--version").unwrap_err().text, concat!("iotrace ", env!("CARGO_PKG_VERSION")));
+        for arguments in ["--help", "top --help", "-h", "check -h"] {
+            assert_eq!(read(arguments).unwrap_err().code, 0, "{arguments}");
+        }
+        assert_eq!(read("").unwrap_err().code, NOTHING);
+    }
+}

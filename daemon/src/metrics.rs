@@ -1,0 +1,244 @@
+//! From a [`Snapshot`] to the text that Prometheus scrapes. The only file that knows the prometheus crate.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use iotrace_common::{
+    import::SEGMENT_BOUNDS,
+    iter::{NANOS_BUCKETS, nanos_bound},
+};
+use prometheus::{
+    Encoder as _, TextEncoder,
+    core::{Collector, Desc},
+    proto,
+};
+
+use crate::{
+    names::{self, Metric, Type},
+    snapshot::{Iter, Snapshot, State},
+};
+
+/// The media type of what [`encode`] gives.
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Upper bounds of the exported time histogram in nanoseconds: the powers of four from 64 ns to 16.8 ms. Each
+/// is a bound of the kernel side's finer histogram, so that no call is put into a wrong bucket.
+pub const SECONDS_BOUNDS: [u64; 10] =
+    [1 << 6, 1 << 8, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24];
+
+/// All metrics of a snapshot in the text format, version 0.0.4. `read` is how long it took to read it.
+///
+/// # Errors
+/// What the encoder says; a snapshot gives no cause.
+pub fn encode(snapshot: &Snapshot, read: Duration) -> Result<Vec<u8>, prometheus::Error> {
+    let mut text = Vec::new();
+    TextEncoder::new().encode(&Exposition { snapshot, read }.collect(), &mut text)?;
+    Ok(text)
+}
+
+/// The metrics of one snapshot, as constants.
+#[derive(Clone, Copy, Debug)]
+pub struct Exposition<'a> {
+    /// What is exported.
+    pub snapshot: &'a Snapshot,
+    /// How long it took to read it.
+    pub read: Duration,
+}
+
+impl Collector for Exposition<'_> {
+    fn desc(&self) -> Vec<&Desc> {
+        // Nothing is registered, so nobody asks: the table in `names` describes the metrics.
+        Vec::new()
+    }
+
+    fn collect(&self) -> Vec<proto::MetricFamily> {
+        let families = [self.imports(), self.iters(), self.sites(), self.itself()];
+        // The encoder takes a family without a metric for a mistake.
+        families.into_iter().flatten().filter(|family| !family.get_metric().is_empty()).collect()
+    }
+}
+
+impl Exposition<'_> {
+    fn imports(&self) -> Vec<proto::MetricFamily> {
+        let rows = &self.snapshot.imports;
+        let counter = |metric: &Metric, value: fn(&crate::snapshot::Import) -> u64| {
+            family(metric, rows.iter().map(|row| sample(metric, &[&row.path], value(row) as f64)))
+        };
+        let segments = rows.iter().map(|row| {
+            let bounds = SEGMENT_BOUNDS.map(f64::from);
+            let counts = bounds.into_iter().zip(row.buckets);
+            histogram(&names::IMPORT_SEGMENTS, &[&row.path], counts, row.calls(), row.segments as f64)
+        });
+        vec![
+            family(&names::IMPORT_SEGMENTS, segments),
+            counter(&names::IMPORT_BYTES, |row| row.bytes),
+            counter(&names::IMPORT_ERRORS, |row| row.errors),
+            counter(&names::IMPORT_ALLOCATED, |row| row.allocated),
+        ]
+    }
+
+    fn iters(&self) -> Vec<proto::MetricFamily> {
+        let rows = &self.snapshot.iters;
+        let counter = |metric: &Metric, value: fn(&Iter) -> u64| {
+            family(
+                metric,
+                rows.iter().map(|row| sample(metric, &[&row.function, &row.kind], value(row) as f64)),
+            )
+        };
+        // Twelve series each: only for pairs that occur.
+        let seconds = rows.iter().filter(|row| row.calls > 0).map(|row| {
+            let labels = [row.function.as_str(), row.kind.as_str()];
+            let counts = SECONDS_BOUNDS.iter().map(|&bound| bound as f64 / 1e9).zip(coarse(&row.buckets));
+            histogram(&names::ITER_CALL_SECONDS, &labels, counts, row.timed(), row.nanos as f64 / 1e9)
+        });
+        vec![
+            counter(&names::ITER_CALLS, |row| row.calls),
+            counter(&names::ITER_ASKED_BYTES, |row| row.asked),
+            counter(&names::ITER_BYTES, |row| row.bytes),
+            counter(&names::ITER_SHORT, |row| row.short),
+            family(&names::ITER_CALL_SECONDS, seconds),
+        ]
+    }
+
+    fn sites(&self) -> Vec<proto::MetricFamily> {
+        let lost = self.snapshot.lost.iter();
+        let lost = lost.map(|(reason, &events)| sample(&names::LOST, &[reason], events as f64));
+        // Two functions of one name may call a target at the same offset; a series given twice would make the
+        // whole scrape invalid.
+        let mut seen: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+        let sites = self.snapshot.probes.iter().filter(|probe| !probe.site.is_empty()).map(|probe| {
+            let times = seen.entry((&probe.target, &probe.site)).or_default();
+            *times += 1;
+            let site = match *times {
+                1 => probe.site.clone(),
+                times => format!("{} #{times}", probe.site),
+            };
+            let labels = [&probe.target, site.as_str(), &probe.mechanism, probe.state.name()];
+            sample(&names::SITE_ATTACHED, &labels, f64::from(u8::from(probe.state == State::Attached)))
+        });
+        let sites = family(&names::SITE_ATTACHED, sites);
+        let coverage = self.snapshot.coverage();
+        let count = |metric: &Metric, value: fn(&crate::snapshot::Coverage) -> usize| {
+            family(metric, coverage.iter().map(|row| sample(metric, &[&row.target], value(row) as f64)))
+        };
+        vec![
+            family(&names::LOST, lost),
+            sites,
+            count(&names::TARGET_SITES, |row| row.sites),
+            count(&names::TARGET_SITES_ATTACHED, |row| row.attached),
+        ]
+    }
+
+    fn itself(&self) -> Vec<proto::MetricFamily> {
+        let window = names::INSTRUMENTS
+            .iter()
+            .map(|instrument| sample(&names::WINDOW_SECONDS, &[instrument], self.snapshot.seconds));
+        let read = sample(&names::SCRAPE_DURATION, &[], self.read.as_secs_f64());
+        let build = sample(&names::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1.0);
+        vec![
+            family(&names::WINDOW_SECONDS, window),
+            family(&names::SCRAPE_DURATION, [read]),
+            family(&names::BUILD_INFO, [build]),
+        ]
+    }
+}
+
+/// The kernel side's buckets, put together to those of [`SECONDS_BOUNDS`]; what lies above is left out.
+fn coarse(fine: &[u64; NANOS_BUCKETS]) -> [u64; SECONDS_BOUNDS.len()] {
+    let mut coarse = [0; SECONDS_BOUNDS.len()];
+    for (bucket, calls) in fine.iter().enumerate() {
+        let Some(bound) = nanos_bound(bucket) else { continue };
+        if let Some(place) = SECONDS_BOUNDS.iter().position(|&coarse| bound <= coarse) {
+            coarse[place] += calls;
+        }
+    }
+    coarse
+}
+
+fn family(metric: &Metric, samples: impl IntoIterator<Item = proto::Metric>) -> proto::MetricFamily {
+    let mut family = proto::MetricFamily::default();
+    family.set_name(metric.name.to_owned());
+    family.set_help(metric.help.to_owned());
+    family.set_field_type(match metric.kind {
+        Type::Counter => proto::MetricType::COUNTER,
+        Type::Gauge => proto::MetricType::GAUGE,
+        Type::Histogram => proto::MetricType::HISTOGRAM,
+    });
+    family.set_metric(samples.into_iter().collect());
+    family
+}
+
+fn sample(metric: &Metric, labels: &[&str], value: f64) -> proto::Metric {
+    let mut sample = labelled(metric, labels);
+    match metric.kind {
+        Type::Counter => {
+            let mut counter = proto::Counter::default();
+            counter.set_value(value);
+            sample.set_counter(counter);
+        }
+        _ => {
+            let mut gauge = proto::Gauge::default();
+            gauge.set_value(value);
+            sample.set_gauge(gauge);
+        }
+    }
+    sample
+}
+
+/// `counts` are bounds and the calls between each and the one before; `calls` are all, also those above.
+fn histogram(
+    metric: &Metric,
+    labels: &[&str],
+    counts: impl Iterator<Item = (f64, u64)>,
+    calls: u64,
+    sum: f64,
+) -> proto::Metric {
+    let buckets = counts.scan(0, |below, (bound, calls)| {
+        *below += calls;
+        let mut bucket = proto::Bucket::default();
+        bucket.set_upper_bound(bound);
+        bucket.set_cumulative_count(*below);
+        Some(bucket)
+    });
+    let mut histogram = proto::Histogram::default();
+    histogram.set_bucket(buckets.collect());
+    histogram.set_sample_count(calls);
+    histogram.set_sample_sum(sum);
+    let mut sample = labelled(metric, labels);
+    sample.set_histogram(histogram);
+    sample
+}
+
+fn labelled(metric: &Metric, values: &[&str]) -> proto::Metric {
+    debug_assert_eq!(metric.labels.len(), values.len(), "{}", metric.name);
+    let pairs = metric.labels.iter().zip(values).map(|(name, value)| {
+        let mut pair = proto::LabelPair::default();
+        pair.set_name((*name).to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    });
+    proto::Metric::from_label(pairs.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exported_bounds_are_bounds_of_the_kernel_side() {
+        for bound in SECONDS_BOUNDS {
+            assert!((0..NANOS_BUCKETS).any(|bucket| nanos_bound(bucket) == Some(bound)), "{bound}");
+        }
+    }
+
+    #[test]
+    fn coarse_buckets_hold_what_the_fine_ones_held() {
+        let fine: [u64; NANOS_BUCKETS] = std::array::from_fn(|bucket| bucket as u64 + 1);
+        for (place, &bound) in SECONDS_BOUNDS.iter().enumerate() {
+            let below =
+                (0..NANOS_BUCKETS).filter(|&bucket| nanos_bound(bucket).is_some_and(|it| it <= bound));
+            let below: u64 = below.map(|bucket| fine[bucket]).sum();
+            assert_eq!(coarse(&fine)[..=place].iter().sum::<u64>(), below, "{bound}");
+        }
+        assert_eq!(coarse(&fine).iter().sum::<u64>() + fine[NANOS_BUCKETS - 1], fine.iter().sum::<u64>());
+    }
+}

@@ -1,0 +1,150 @@
+//! The table of all metrics: the collector, docs/metrics.md and the check of the dashboards are made from it.
+
+use std::fmt::Write as _;
+
+/// The kind of a metric.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// It only grows, until a restart.
+    Counter,
+    /// It goes up and down.
+    Gauge,
+    /// Buckets, sum and count, each a counter.
+    Histogram,
+}
+
+impl Type {
+    /// The name in the exposition format.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Type::Counter => "counter",
+            Type::Gauge => "gauge",
+            Type::Histogram => "histogram",
+        }
+    }
+}
+
+/// A family of metrics.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Metric {
+    /// Its name.
+    pub name: &'static str,
+    /// Its kind.
+    pub kind: Type,
+    /// Its labels, `le` of a histogram not among them.
+    pub labels: &'static [&'static str],
+    /// What its value counts; the sum of a histogram, and its `le`, too.
+    pub unit: &'static str,
+    /// What it is, with the kernel function and what its time includes.
+    pub help: &'static str,
+}
+
+macro_rules! metrics {
+    ($($constant:ident: $kind:ident $name:literal [$($label:literal)*] $unit:literal $help:literal)*) => {
+        $(#[doc = $help] pub const $constant: Metric = Metric {
+            name: $name, kind: Type::$kind, labels: &[$($label),*], unit: $unit, help: $help,
+        };)*
+
+        /// Every metric, in the order of the exposition.
+        pub const ALL: &[Metric] = &[$($constant),*];
+    };
+}
+
+metrics! {
+    IMPORT_SEGMENTS: Histogram "iotrace_import_segments" ["path"] "segments"
+        "Segments asked for by each call of import_iovec or __import_iovec, successful or not."
+    IMPORT_BYTES: Counter "iotrace_import_bytes_total" ["path"] "bytes"
+        "Bytes described by the iovec arrays that import_iovec or __import_iovec accepted, before any were moved."
+    IMPORT_ERRORS: Counter "iotrace_import_errors_total" ["path"] "calls"
+        "Calls of import_iovec or __import_iovec that returned an error."
+    IMPORT_ALLOCATED: Counter "iotrace_import_allocated_total" ["path"] "calls"
+        "Calls of import_iovec or __import_iovec with more segments than the caller's own array holds (nr_segs > fast_segs), for which the kernel allocates one."
+    ITER_CALLS: Counter "iotrace_iter_calls_total" ["function" "kind"] "calls"
+        "Calls of the function that walks an iov_iter, by the kind of the iterator, from the sites that are attached."
+    ITER_ASKED_BYTES: Counter "iotrace_iter_asked_bytes_total" ["function" "kind"] "bytes"
+        "Bytes that the calls of the function were asked to do."
+    ITER_BYTES: Counter "iotrace_iter_bytes_total" ["function" "kind"] "bytes"
+        "Bytes that the calls of the function did, as far as it returns them."
+    ITER_SHORT: Counter "iotrace_iter_short_total" ["function" "kind"] "calls"
+        "Calls of the function that did fewer bytes than asked, at a fault or at the end of the iterator."
+    ITER_CALL_SECONDS: Histogram "iotrace_iter_call_seconds" ["function" "kind"] "seconds"
+        "Time from the call of the function to its return: walking and copying, page faults, interrupts and preemption within it, and the part of the probes that lies between."
+    LOST: Counter "iotrace_lost_total" ["reason"] "events"
+        "Events at the probes that are missing from other metrics, whole or in part, by reason."
+    SITE_ATTACHED: Gauge "iotrace_site_attached" ["target" "site" "mechanism" "state"] "0 or 1"
+        "Whether calls of the target from this site are counted: 1 in state attached, 0 in state pending, failed or unavailable."
+    TARGET_SITES: Gauge "iotrace_target_sites" ["target"] "sites"
+        "Places outside lib/iov_iter.c from which this kernel's text reaches the target."
+    TARGET_SITES_ATTACHED: Gauge "iotrace_target_sites_attached" ["target"] "sites"
+        "Places of iotrace_target_sites whose calls are counted."
+    WINDOW_SECONDS: Counter "iotrace_window_seconds_total" ["instrument"] "seconds"
+        "Time for which the instrument was on: count for iotrace_import_*, time for iotrace_iter_*."
+    SCRAPE_DURATION: Gauge "iotrace_scrape_duration_seconds" [] "seconds"
+        "Time it took to read all totals from the kernel's maps for this scrape, encoding and sending left out."
+    BUILD_INFO: Gauge "iotrace_build_info" ["version"] "1"
+        "Always 1; the labels describe the running binary."
+}
+
+/// The instruments, as in the label `instrument`.
+pub const INSTRUMENTS: [&str; 2] = ["count", "time"];
+
+/// The metric that a name in a query belongs to: its own, or a series of a histogram.
+pub fn find(series: &str) -> Option<&'static Metric> {
+    let histogram = ["_bucket", "_sum", "_count"].iter().find_map(|suffix| series.strip_suffix(suffix));
+    ALL.iter().find(|metric| match metric.kind {
+        Type::Histogram => histogram == Some(metric.name),
+        _ => series == metric.name,
+    })
+}
+
+/// The table in docs/metrics.md.
+pub fn markdown() -> String {
+    let mut text = String::from("| metric | type | labels | unit | meaning |\n|---|---|---|---|---|\n");
+    for metric in ALL {
+        let labels: Vec<String> = metric.labels.iter().map(|label| format!("`{label}`")).collect();
+        // Writing to a string cannot fail.
+        let _infallible = writeln!(
+            text,
+            "| `{}` | {} | {} | {} | {} |",
+            metric.name,
+            metric.kind.name(),
+            labels.join(", "),
+            metric.unit,
+            metric.help.replace('|', "\\|")
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_follow_the_conventions() {
+        let mut seen = std::collections::BTreeSet::new();
+        for metric in ALL {
+            let name = metric.name;
+            assert!(seen.insert(name), "{name} twice");
+            assert!(name.starts_with("iotrace_"), "{name}");
+            assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
+            assert_eq!(metric.kind == Type::Counter, name.ends_with("_total"), "{name}");
+            for (unit, suffix) in [("seconds", "_seconds"), ("bytes", "_bytes")] {
+                let base = name.strip_suffix("_total").unwrap_or(name);
+                assert_eq!(metric.unit == unit, base.ends_with(suffix), "{name}");
+            }
+            assert!(!metric.labels.contains(&"le") && !metric.labels.contains(&"type"), "{name}");
+            assert!(metric.help.ends_with('.') && !metric.help.contains('\n'), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_histogram_is_found_by_its_series_only() {
+        assert_eq!(find("iotrace_import_segments_bucket"), Some(&IMPORT_SEGMENTS));
+        assert_eq!(find("iotrace_iter_call_seconds_sum"), Some(&ITER_CALL_SECONDS));
+        assert_eq!(find("iotrace_lost_total"), Some(&LOST));
+        for unknown in ["iotrace_import_segments", "iotrace_lost_total_count", "iotrace_lost", "up", ""] {
+            assert_eq!(find(unknown), None, "{unknown}");
+        }
+    }
+}

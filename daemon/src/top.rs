@@ -1,0 +1,188 @@
+//! What happened in a span of time: a table for people, JSON for programs.
+
+use comfy_table::{CellAlignment, Table, presets};
+use serde_json::{Value, json};
+
+use crate::snapshot::{Coverage, Delta, Import, Iter, Snapshot, State};
+
+/// The table: imports by path, iterators by function and kind, and what is missing from both. No colour, no
+/// border; rows without a call are left out.
+pub fn table(delta: &Delta) -> String {
+    let Delta(snapshot) = delta;
+    let blocks = [imports(snapshot), iters(snapshot)];
+    let mut text = format!("in {:.1} s\n", snapshot.seconds);
+    let mut quiet = true;
+    for block in blocks.into_iter().flatten() {
+        quiet = false;
+        text.push('\n');
+        text.push_str(&block);
+    }
+    if quiet {
+        text.push_str("\nNothing was counted: no import and no call of an iterator function.\n");
+    }
+    let missing = missing(snapshot);
+    if !missing.is_empty() {
+        text.push('\n');
+        for line in missing {
+            text.push_str(&line);
+            text.push('\n');
+        }
+    }
+    text
+}
+
+fn imports(snapshot: &Snapshot) -> Option<String> {
+    let mut rows: Vec<&Import> = snapshot.imports.iter().filter(|row| row.calls() > 0).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.calls()));
+    let mut table =
+        Block::new(&["imports", "calls/s", "single %", "segments/call", "allocated %", "MB/s", "errors"]);
+    for row in &rows {
+        let calls = row.calls() as f64;
+        table.row([
+            row.path.clone(),
+            number(per(calls, snapshot.seconds)),
+            number(per(row.single() as f64 * 100.0, calls)),
+            decimals(per(row.segments as f64, calls), 2),
+            number(per(row.allocated as f64 * 100.0, calls)),
+            number(per(row.bytes as f64 / 1e6, snapshot.seconds)),
+            row.errors.to_string(),
+        ]);
+    }
+    (!rows.is_empty()).then(|| table.text())
+}
+
+fn iters(snapshot: &Snapshot) -> Option<String> {
+    let mut rows: Vec<&Iter> = snapshot.iters.iter().filter(|row| row.calls > 0).collect();
+    rows.sort_by_key(|row| std::cmp::Reverse(row.calls));
+    let mut table = Block::new(&["iterators", "kind", "calls/s", "MB/s", "ns/call", "ns/KiB", "short"]);
+    for row in &rows {
+        let nanos = row.nanos as f64;
+        table.row([
+            row.function.clone(),
+            row.kind.clone(),
+            number(per(row.calls as f64, snapshot.seconds)),
+            number(per(row.bytes as f64 / 1e6, snapshot.seconds)),
+            decimals(per(nanos, row.timed() as f64), 0),
+            decimals(per(nanos * 1024.0, row.bytes as f64), 0),
+            row.short.to_string(),
+        ]);
+    }
+    (!rows.is_empty()).then(|| table.text())
+}
+
+/// What the numbers above do not hold, one line each.
+fn missing(snapshot: &Snapshot) -> Vec<String> {
+    let mut lines = Vec::new();
+    let lost: Vec<String> = snapshot
+        .lost
+        .iter()
+        .filter(|(_, events)| **events > 0)
+        .map(|(reason, events)| format!("{events} {reason}"))
+        .collect();
+    if !lost.is_empty() {
+        lines.push(format!("lost      {}", lost.join(", ")));
+    }
+    let coverage = snapshot.coverage();
+    if coverage.iter().all(|row| row.attached == 0) {
+        lines.push("coverage  no site is attached: nothing can be counted".to_owned());
+        return lines;
+    }
+    let before = lines.len();
+    for Coverage { target, attached, sites } in coverage.iter().filter(|row| row.attached < row.sites) {
+        let states = [State::Pending, State::Failed, State::Unavailable].into_iter().filter_map(|state| {
+            let probes = snapshot.probes.iter();
+            let number =
+                probes.filter(|it| it.target == *target && !it.site.is_empty() && it.state == state).count();
+            (number > 0).then(|| format!("{number} {}", state.name()))
+        });
+        let states: Vec<String> = states.collect();
+        lines.push(format!("coverage  {target}: {attached} of {sites} sites, {}", states.join(", ")));
+    }
+    let siteless: Vec<&str> =
+        coverage.iter().filter(|row| row.sites == 0).map(|row| row.target.as_str()).collect();
+    if !siteless.is_empty() {
+        lines.push(format!("coverage  no site: {}", siteless.join(", ")));
+    }
+    if lines.len() > before {
+        lines.push("          `iotrace check` gives the reasons".to_owned());
+    }
+    lines
+}
+
+/// A table whose first column, and second if it is no number, are names.
+struct Block(Table);
+
+impl Block {
+    fn new(header: &[&str]) -> Block {
+        let mut table = Table::new();
+        table.load_preset(presets::NOTHING).set_header(header);
+        for (index, column) in table.column_iter_mut().enumerate() {
+            let name = index == 0 || header[index] == "kind";
+            column.set_cell_alignment(if name { CellAlignment::Left } else { CellAlignment::Right });
+            column.set_padding((0, 2));
+        }
+        Block(table)
+    }
+
+    fn row<const N: usize>(&mut self, cells: [String; N]) {
+        self.0.add_row(cells);
+    }
+
+    fn text(&self) -> String {
+        self.0.lines().map(|line| line.trim_end().to_owned() + "\n").collect()
+    }
+}
+
+fn per(amount: f64, of: f64) -> Option<f64> {
+    (of > 0.0).then(|| amount / of)
+}
+
+/// With as many decimals as say something.
+fn number(value: Option<f64>) -> String {
+    let places = match value {
+        Some(value) if value > 0.0 && value < 0.995 => 2,
+        Some(value) if value < 999.5 => 1,
+        _ => 0,
+    };
+    decimals(value, places)
+}
+
+fn decimals(value: Option<f64>, places: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.places$}"))
+}
+
+/// Every number, also the zeros.
+pub fn json(delta: &Delta) -> Value {
+    let Delta(snapshot) = delta;
+    let imports = snapshot.imports.iter().map(|row| {
+        json!({
+            "path": row.path,
+            "calls": row.calls(),
+            "single": row.single(),
+            "segments": row.segments,
+            "allocated": row.allocated,
+            "bytes": row.bytes,
+            "errors": row.errors,
+        })
+    });
+    let iters = snapshot.iters.iter().map(|row| {
+        json!({
+            "function": row.function,
+            "kind": row.kind,
+            "calls": row.calls,
+            "timed": row.timed(),
+            "asked": row.asked,
+            "bytes": row.bytes,
+            "short": row.short,
+            "seconds": row.nanos as f64 / 1e9,
+        })
+    });
+    json!({
+        "seconds": snapshot.seconds,
+        "imports": imports.collect::<Vec<_>>(),
+        "iters": iters.collect::<Vec<_>>(),
+        "lost": snapshot.lost,
+        "probes": snapshot.probes,
+        "coverage": snapshot.coverage(),
+    })
+}
