@@ -66,7 +66,7 @@ pub fn find(
             Target {
                 symbol: found.symbol.to_owned(),
                 function: found.function.to_owned(),
-                instrument: found.instrument(),
+                instrument: found.instrument,
                 sites,
                 reason: reason.map(str::to_owned),
             }
