@@ -103,8 +103,6 @@ impl<'a> Function<'a> {
 /// Every place that could be the last four bytes of a call or jump from `text` to one of `targets` (sorted): where
 /// they stand, added to their own end, they give its address. Misses none; few of them are not what they seem.
 pub fn candidates(text: &[u8], address: u64, targets: &[u64]) -> Vec<usize> {
-    /// A piece of text that is looked at as a whole, and the three bytes behind it.
-    const BLOCK: usize = 256;
     let (Some(&first), Some(&last)) = (targets.first(), targets.last()) else { return Vec::new() };
     // The low half tells, since the distance of a call has 32 bits; what it lets through is compared in full.
     let span = u32::try_from(last - first).unwrap_or(u32::MAX).saturating_add(1);
@@ -116,21 +114,12 @@ pub fn candidates(text: &[u8], address: u64, targets: &[u64]) -> Vec<usize> {
     let mut found = Vec::new();
     for start in (0..text.len()).step_by(BLOCK) {
         let rest = &text[start..];
-        if let Some(block) = rest.first_chunk::<{ BLOCK + 3 }>() {
-            let base = (address.wrapping_add(start as u64 + 4).wrapping_sub(first)) as u32;
-            // Four passes over aligned words, without a branch, so that the compiler makes vectors of them.
-            let near = (0..4).any(|phase| {
-                let words = block[phase..].chunks_exact(4).zip((0u32..).step_by(4));
-                let near = words.fold(0, |near, (bytes, offset)| {
-                    let relative = bytes.try_into().map(u32::from_le_bytes).unwrap_or_default();
-                    let distance = relative.wrapping_add(base).wrapping_add(offset + phase as u32);
-                    near | u32::from(distance < span)
-                });
-                near != 0
-            });
-            if !near {
-                continue;
-            }
+        let base = (address.wrapping_add(start as u64 + 4).wrapping_sub(first)) as u32;
+        if rest
+            .first_chunk()
+            .is_some_and(|block| !may_lead(block, base, span) || !leads_near(block, base, span))
+        {
+            continue;
         }
         let words = rest.windows(4).take(BLOCK).enumerate();
         found.extend(
@@ -138,6 +127,43 @@ pub fn candidates(text: &[u8], address: u64, targets: &[u64]) -> Vec<usize> {
         );
     }
     found
+}
+
+/// Text that is looked at as a whole.
+const BLOCK: usize = 256;
+/// A block with the rest of the four bytes that start at its end.
+type Block = [u8; BLOCK + 3];
+
+/// Whether some four bytes have an upper half with which they could lead to a window of `span` bytes. The first
+/// four of the block end `base` bytes behind the window's start.
+///
+/// As [`leads_near`] free of branches, so that the compiler makes vectors of it, but with twice as many lanes.
+fn may_lead(block: &Block, base: u32, span: u32) -> bool {
+    let lowest = 0u32.wrapping_sub(base).wrapping_sub(BLOCK as u32 - 1);
+    let range = u64::from(lowest & 0xffff) + u64::from(span) + BLOCK as u64;
+    let Ok(more) = u16::try_from(range >> 16) else { return true };
+    let upper = (lowest >> 16) as u16;
+    (2..4).any(|phase| {
+        let halves = block[phase..].chunks_exact(2);
+        let near = halves.fold(0, |near, bytes| {
+            let half = bytes.try_into().map(u16::from_le_bytes).unwrap_or_default();
+            near | u16::from(half.wrapping_sub(upper) <= more)
+        });
+        near != 0
+    })
+}
+
+/// Whether some four bytes lead to the window.
+fn leads_near(block: &Block, base: u32, span: u32) -> bool {
+    (0..4).any(|phase| {
+        let words = block[phase..].chunks_exact(4).zip((0u32..).step_by(4));
+        let near = words.fold(0, |near, (bytes, offset)| {
+            let relative = bytes.try_into().map(u32::from_le_bytes).unwrap_or_default();
+            let distance = relative.wrapping_add(base).wrapping_add(offset + phase as u32);
+            near | u32::from(distance < span)
+        });
+        near != 0
+    })
 }
 
 /// Whether a function that starts so has an entry for ftrace, and so can be probed: a nop of five bytes that was
