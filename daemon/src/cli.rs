@@ -28,17 +28,23 @@ pub struct Cli {
 #[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
 pub enum Command {
     /// Serve metrics to Prometheus until stopped.
+    ///
+    /// Attaches the probes, the busiest places first, and serves /metrics. SIGTERM and SIGINT detach everything
+    /// and end it. Nothing stays in the kernel, however it ends.
     Daemon(Daemon),
     /// Show what happened in a span of time, or while a command ran.
+    ///
+    /// Attaches probes of its own, so that no daemon is needed, and takes them away again. With a command,
+    /// counts that command and its children alone, from its start to its end.
     Top(Top),
     /// Show what this kernel offers, and what can be measured on it.
+    ///
+    /// One line for each thing that is needed and for each place where a probe would sit, with the reason where
+    /// there is none. Attaches the probes for a moment to find out.
     Check(Check),
 }
 
-/// Serve metrics to Prometheus until stopped.
-///
-/// Attaches the probes, the busiest places first, and serves /metrics. SIGTERM and SIGINT detach everything
-/// and end it. Nothing stays in the kernel, however it ends.
+/// Options of `iotrace daemon`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(
     after_help = "Exit codes: 0 stopped by a signal, 1 failure, 2 usage error, or nothing can be measured here."
@@ -55,10 +61,7 @@ pub struct Daemon {
     pub debug_probes: bool,
 }
 
-/// Show what happened in a span of time, or while a command ran.
-///
-/// Attaches probes of its own, so that no daemon is needed, and takes them away again. With a command, counts
-/// that command and its children alone.
+/// Options of `iotrace top`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(
     after_help = "Exit codes: 0 done, 1 failure, 2 usage error, or nothing can be measured here; with a command, the command's own."
@@ -75,10 +78,7 @@ pub struct Top {
     pub command: Vec<OsString>,
 }
 
-/// Show what this kernel offers, and what can be measured on it.
-///
-/// One line for each capability of the kernel and for each place where a probe would sit, with the reason
-/// where there is none.
+/// Options of `iotrace check`.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "Exit codes: 0 all sites can be measured, 1 some, 2 none, or a usage error.")]
 pub struct Check {

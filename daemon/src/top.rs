@@ -137,10 +137,11 @@ fn per(amount: f64, of: f64) -> Option<f64> {
     (of > 0.0).then(|| amount / of)
 }
 
-/// With as many decimals as say something.
+/// With as many decimals as say something; none for nothing at all.
 fn number(value: Option<f64>) -> String {
     let places = match value {
-        Some(value) if value > 0.0 && value < 0.995 => 2,
+        Some(0.0) => 0,
+        Some(value) if value < 0.995 => 2,
         Some(value) if value < 999.5 => 1,
         _ => 0,
     };

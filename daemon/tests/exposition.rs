@@ -1,0 +1,151 @@
+//! Every number of a snapshot is found again in what Prometheus scrapes.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{collections::BTreeSet, time::Duration};
+
+use iotrace::{
+    metrics,
+    names::{self, Type},
+    snapshot::{Snapshot, State},
+};
+use support::{Labels, idle, series, snapshot};
+
+fn text(snapshot: &Snapshot) -> String {
+    String::from_utf8(metrics::encode(snapshot, Duration::from_millis(2)).unwrap()).unwrap()
+}
+
+fn labels<const N: usize>(pairs: [(&str, &str); N]) -> Labels {
+    pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into()
+}
+
+#[test]
+fn imports_round_trip() {
+    let snapshot = snapshot();
+    let series = series(&text(&snapshot));
+    for row in &snapshot.imports {
+        let path = labels([("path", &row.path)]);
+        let get = |name: &str| series[&(name.to_owned(), path.clone())];
+        let below = |le: &str| {
+            let labels = labels([("path", &row.path), ("le", le)]);
+            series[&("iotrace_import_segments_bucket".to_owned(), labels)]
+        };
+        assert_eq!(get("iotrace_import_segments_count"), row.calls() as f64);
+        assert_eq!(get("iotrace_import_segments_sum"), row.segments as f64);
+        assert_eq!(get("iotrace_import_bytes_total"), row.bytes as f64);
+        assert_eq!(get("iotrace_import_errors_total"), row.errors as f64);
+        assert_eq!(get("iotrace_import_allocated_total"), row.allocated as f64);
+        assert_eq!(below("1") - below("0"), row.single() as f64);
+        assert_eq!(below("+Inf"), row.calls() as f64);
+        let mut sum = 0;
+        for (bound, calls) in iotrace_common::import::SEGMENT_BOUNDS.iter().zip(row.buckets) {
+            sum += calls;
+            assert_eq!(below(&bound.to_string()), sum as f64, "{} le={bound}", row.path);
+        }
+    }
+}
+
+#[test]
+fn iterators_round_trip() {
+    let snapshot = snapshot();
+    let series = series(&text(&snapshot));
+    for row in &snapshot.iters {
+        let pair = labels([("function", &row.function), ("kind", &row.kind)]);
+        let get = |name: &str| series.get(&(name.to_owned(), pair.clone())).copied();
+        assert_eq!(get("iotrace_iter_calls_total"), Some(row.calls as f64));
+        assert_eq!(get("iotrace_iter_asked_bytes_total"), Some(row.asked as f64));
+        assert_eq!(get("iotrace_iter_bytes_total"), Some(row.bytes as f64));
+        assert_eq!(get("iotrace_iter_short_total"), Some(row.short as f64));
+        let seen = row.calls > 0;
+        assert_eq!(get("iotrace_iter_call_seconds_count"), seen.then(|| row.timed() as f64));
+        assert_eq!(get("iotrace_iter_call_seconds_sum"), seen.then(|| row.nanos as f64 / 1e9));
+    }
+}
+
+#[test]
+fn histograms_are_cumulative_and_end_in_their_count() {
+    let text = text(&snapshot());
+    let series = series(&text);
+    let mut histograms = 0;
+    for ((name, labels), count) in series.iter().filter(|((name, _), _)| name.ends_with("_count")) {
+        let bucket = name.replace("_count", "_bucket");
+        // In the order of the text, which is the order Prometheus expects of the bounds.
+        let mut last = (f64::NEG_INFINITY, 0.0);
+        for line in text.lines().filter(|line| line.starts_with(&format!("{bucket}{{"))) {
+            let ((_, mut found), calls) = support::series(line).pop_first().unwrap();
+            let bound: f64 = found.remove("le").unwrap().parse().unwrap();
+            if found == *labels {
+                assert!(bound > last.0 && calls >= last.1, "{line}");
+                last = (bound, calls);
+            }
+        }
+        assert_eq!(last, (f64::INFINITY, *count), "{name} {labels:?}");
+        histograms += 1;
+    }
+    assert!(histograms > 18);
+}
+
+#[test]
+fn sites_lost_and_windows_round_trip() {
+    let snapshot = snapshot();
+    let series = series(&text(&snapshot));
+    let of = |name: &str| series.iter().filter(|((it, _), _)| it == name).collect::<Vec<_>>();
+    let sites = of("iotrace_site_attached");
+    assert_eq!(sites.len(), 9, "all sites, two of one name apart, the target without a site left out");
+    for ((_, labels), value) in &sites {
+        assert_eq!(**value, f64::from(u8::from(labels["state"] == State::Attached.name())), "{labels:?}");
+    }
+    assert!(sites.iter().any(|((_, labels), _)| labels["site"] == "hid+0x9 \"odd\\name\""));
+    for row in snapshot.coverage() {
+        let get = |name: &str| series[&(name.to_owned(), labels([("target", &row.target)]))];
+        assert_eq!(get("iotrace_target_sites"), row.sites as f64);
+        assert_eq!(get("iotrace_target_sites_attached"), row.attached as f64);
+    }
+    for (reason, events) in &snapshot.lost {
+        assert_eq!(series[&("iotrace_lost_total".to_owned(), labels([("reason", reason)]))], *events as f64);
+    }
+    for instrument in names::INSTRUMENTS {
+        let key = ("iotrace_window_seconds_total".to_owned(), labels([("instrument", instrument)]));
+        assert_eq!(series[&key], 10.0);
+    }
+    assert_eq!(series[&("iotrace_scrape_duration_seconds".to_owned(), Labels::new())], 0.002);
+}
+
+#[test]
+fn zeros_are_exported_from_the_start() {
+    let series = series(&text(&idle()));
+    let count = |name: &str| series.keys().filter(|(it, _)| it == name).count();
+    assert_eq!(count("iotrace_import_segments_count"), 18);
+    assert_eq!(count("iotrace_import_errors_total"), 18);
+    assert_eq!(count("iotrace_iter_calls_total"), 15);
+    assert_eq!(count("iotrace_lost_total"), 4);
+    assert_eq!(count("iotrace_iter_call_seconds_count"), 0, "only for pairs that occur");
+}
+
+#[test]
+fn an_empty_snapshot_is_a_valid_exposition() {
+    assert_eq!(series(&text(&Snapshot::default())).len(), 4);
+}
+
+#[test]
+fn the_table_of_names_and_the_collector_agree() {
+    let text = text(&snapshot());
+    let mut types = BTreeSet::new();
+    for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
+        let (name, kind) = line.split_once(' ').unwrap();
+        let metric = names::ALL.iter().find(|metric| metric.name == name).unwrap();
+        assert_eq!(metric.kind.name(), kind, "{name}");
+        assert!(text.contains(&format!("# HELP {name} {}\n", metric.help)), "{name}");
+        types.insert(name);
+    }
+    assert_eq!(types.len(), names::ALL.len(), "every metric of the table is exported");
+    for (name, labels) in series(&text).keys() {
+        let metric = names::find(name).unwrap_or_else(|| panic!("{name} is not in the table"));
+        let mut found: BTreeSet<&str> = labels.keys().map(String::as_str).collect();
+        if metric.kind == Type::Histogram {
+            found.remove("le");
+        }
+        assert_eq!(found, metric.labels.iter().copied().collect(), "{name}");
+    }
+}

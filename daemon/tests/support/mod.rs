@@ -1,0 +1,182 @@
+//! What the tests of the view share: a snapshot made by hand, and golden files.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use std::{collections::BTreeMap, env, fs, path::PathBuf};
+
+use iotrace::snapshot::{Import, Iter, Probe, Snapshot, State};
+use iotrace_common::{
+    import::{MAX_SEGMENTS, Path, SEGMENT_BUCKETS, segment_bucket},
+    iter::{NANOS_BUCKETS, nanos_bucket},
+    lost::Lost,
+};
+
+/// A file of the repository.
+pub fn repository(path: &str) -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).join(path)
+}
+
+/// Compares with a file of the repository; `IOTRACE_BLESS=1` writes it anew.
+pub fn golden(path: &str, found: &str) {
+    let file = repository(path);
+    if env::var_os("IOTRACE_BLESS").is_some_and(|value| value == "1") {
+        fs::write(&file, found).unwrap();
+    }
+    let wanted = fs::read_to_string(&file).unwrap_or_default();
+    let mut lines = wanted.lines().zip(found.lines()).enumerate();
+    if let Some((line, (wanted, found))) = lines.find(|(_, (wanted, found))| wanted != found) {
+        panic!(
+            "{path}:{}:\n wanted {wanted}\n  found {found}\nIOTRACE_BLESS=1 cargo test rewrites it",
+            line + 1
+        );
+    }
+    assert!(wanted == found, "{path} has another length; IOTRACE_BLESS=1 cargo test rewrites it");
+}
+
+/// An import by this path: calls by segments, then bytes, errors and allocated.
+fn import(path: Path, calls: &[(u32, u64)], [bytes, errors, allocated]: [u64; 3]) -> Import {
+    let mut row = Import {
+        path: path.name().into(),
+        buckets: [0; SEGMENT_BUCKETS],
+        segments: 0,
+        allocated,
+        bytes,
+        errors,
+    };
+    for &(segments, number) in calls {
+        row.buckets[segment_bucket(segments)] += number;
+        // As the kernel side: what the kernel refuses is no sum.
+        row.segments += if segments > MAX_SEGMENTS { 0 } else { u64::from(segments) * number };
+    }
+    row
+}
+
+/// Calls by duration in nanoseconds, then asked and short; each call does what it was asked, but the short.
+fn iter(function: &str, kind: &str, calls: &[(u64, u64)], asked: u64, short: u64) -> Iter {
+    let mut row = Iter {
+        function: function.into(),
+        kind: kind.into(),
+        calls: 0,
+        asked,
+        bytes: asked - short,
+        short,
+        nanos: 0,
+        buckets: [0; NANOS_BUCKETS],
+    };
+    for &(nanos, number) in calls {
+        row.calls += number;
+        row.nanos += nanos * number;
+        row.buckets[nanos_bucket(nanos)] += number;
+    }
+    row
+}
+
+fn probe(target: &str, site: &str, mechanism: &str, state: State, reason: &str) -> Probe {
+    Probe {
+        target: target.into(),
+        site: site.into(),
+        mechanism: mechanism.into(),
+        state,
+        reason: reason.into(),
+    }
+}
+
+/// Ten seconds of a host that does 10,000 readv with one segment, 5,000 with three, 2,000 writev with nine.
+pub fn snapshot() -> Snapshot {
+    let imports = Path::ALL.iter().map(|&path| match path {
+        Path::Readv => import(path, &[(1, 10_000), (3, 5_000)], [12_800_000, 0, 0]),
+        Path::Writev => import(path, &[(9, 2_000)], [9_216_000, 0, 2_000]),
+        Path::Sendmsg => import(path, &[(0, 3), (1, 40), (1024, 1), (2000, 1)], [123_456, 2, 2]),
+        Path::Vmsplice => import(path, &[(1, 1)], [4096, 0, 0]),
+        path => import(path, &[], [0, 0, 0]),
+    });
+    let mut iters = Vec::new();
+    for function in ["copy_to_iter", "copy_from_iter", "copy_page_to_iter"] {
+        for kind in ["ubuf", "iovec", "bvec", "kvec", "other"] {
+            iters.push(match (function, kind) {
+                ("copy_to_iter", "ubuf") => iter(function, kind, &[(40, 5), (64, 2), (65, 3)], 5_120, 12),
+                ("copy_to_iter", "iovec") => {
+                    iter(function, kind, &[(300, 10_000), (90_000, 3), (17_000_000, 1)], 12_800_000, 0)
+                }
+                ("copy_page_to_iter", "bvec") => iter(function, kind, &[(1024, 7)], 28_672, 0),
+                // It never returned.
+                ("copy_from_iter", "kvec") => {
+                    Iter { calls: 1, bytes: 0, ..iter(function, kind, &[], 512, 0) }
+                }
+                _ => iter(function, kind, &[], 0, 0),
+            });
+        }
+    }
+    Snapshot {
+        seconds: 10.0,
+        imports: imports.collect(),
+        iters,
+        lost: Lost::ALL.iter().map(|&it| (it.name().to_owned(), u64::from(it == Lost::Flight) * 4)).collect(),
+        probes: vec![
+            probe("import_iovec", "vfs_readv+0xcf", "trap", State::Attached, ""),
+            probe("import_iovec", "vfs_writev+0xbf", "trap", State::Attached, ""),
+            probe("import_iovec", "__do_sys_vmsplice+0x8f", "none", State::Unavailable, "notrace"),
+            probe("_copy_to_iter", "simple_copy_to_iter", "fentry", State::Attached, ""),
+            probe("_copy_to_iter", "tun_do_read+0x2d0 [tun]", "trap", State::Pending, ""),
+            probe("_copy_to_iter", "hid+0x9 \"odd\\name\"", "trap", State::Failed, "EINVAL"),
+            probe("copy_page_to_iter", "filemap_read+0x1f3", "trap", State::Attached, ""),
+            probe("copy_page_to_iter", "twice+0x10", "trap", State::Attached, ""),
+            probe("copy_page_to_iter", "twice+0x10", "trap", State::Attached, ""),
+            probe("iov_iter_zero", "", "none", State::Unavailable, "no call to it was found"),
+        ],
+    }
+}
+
+/// The same host, where nothing happened and everything is attached.
+pub fn idle() -> Snapshot {
+    let mut snapshot = snapshot();
+    snapshot.imports = Path::ALL.iter().map(|&path| import(path, &[], [0, 0, 0])).collect();
+    snapshot.iters = snapshot.iters.iter().map(|row| iter(&row.function, &row.kind, &[], 0, 0)).collect();
+    snapshot.lost.values_mut().for_each(|events| *events = 0);
+    snapshot.probes.retain(|probe| probe.state == State::Attached);
+    snapshot
+}
+
+/// Every series of an exposition: its name and labels, and its value. Fails at what the format forbids.
+pub fn series(text: &str) -> BTreeMap<(String, Labels), f64> {
+    let mut found = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#')) {
+        let (name, rest) = line.split_at(line.find(['{', ' ']).unwrap_or_else(|| panic!("{line}")));
+        let (labels, value) = match rest.strip_prefix('{') {
+            Some(rest) => labels(rest),
+            None => (Labels::new(), rest),
+        };
+        let value: f64 = value.trim_start().parse().unwrap_or_else(|_| panic!("{line}"));
+        assert_eq!(found.insert((name.to_owned(), labels), value), None, "twice: {line}");
+    }
+    found
+}
+
+/// Labels and their values.
+pub type Labels = BTreeMap<String, String>;
+
+/// Labels up to the closing brace, and what follows it.
+fn labels(mut rest: &str) -> (Labels, &str) {
+    let mut labels = Labels::new();
+    loop {
+        if let Some(rest) = rest.strip_prefix('}') {
+            return (labels, rest);
+        }
+        let (name, quoted) = rest.split_once("=\"").expect("a label has a value");
+        let mut value = String::new();
+        let mut bytes = quoted.char_indices();
+        let end = loop {
+            match bytes.next().expect("a value ends") {
+                (end, '"') => break end,
+                (_, '\\') => match bytes.next().expect("an escape has two characters").1 {
+                    'n' => value.push('\n'),
+                    plain @ ('"' | '\\') => value.push(plain),
+                    other => panic!("\\{other} is no escape"),
+                },
+                (_, plain) => value.push(plain),
+            }
+        };
+        assert_eq!(labels.insert(name.to_owned(), value), None, "{name} twice");
+        rest = &quoted[end + 1..];
+        rest = rest.strip_prefix(',').unwrap_or(rest);
+    }
+}
