@@ -16,6 +16,8 @@ pub struct Answer {
     pub status: u16,
     /// What follows the head.
     pub body: String,
+    /// Bytes received, the head included.
+    pub length: u64,
 }
 
 /// What [`get`] sends.
@@ -40,7 +42,7 @@ pub fn get(address: SocketAddr, path: &str) -> io::Result<Answer> {
 fn answer(text: &str) -> Option<Answer> {
     let (head, body) = text.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
-    Some(Answer { status, body: body.to_owned() })
+    Some(Answer { status, body: body.to_owned(), length: text.len() as u64 })
 }
 
 #[cfg(test)]
@@ -50,7 +52,10 @@ mod tests {
     #[test]
     fn head_and_body_are_told_apart() {
         let text = "HTTP/1.0 503 Service Unavailable\r\ncontent-length: 4\r\n\r\na\r\n\r\nb";
-        assert_eq!(answer(text), Some(Answer { status: 503, body: "a\r\n\r\nb".into() }));
+        assert_eq!(
+            answer(text),
+            Some(Answer { status: 503, body: "a\r\n\r\nb".into(), length: text.len() as u64 })
+        );
         for text in ["", "HTTP/1.0 200 OK\r\n", "SPDY 200\r\n\r\n", "HTTP/1.1\r\n\r\n"] {
             assert_eq!(answer(text), None, "{text}");
         }

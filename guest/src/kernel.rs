@@ -1,8 +1,13 @@
 //! What the kernel holds, and what can be hidden of it.
 
-use std::{ffi::CString, fs, io, path::Path};
+use std::{
+    ffi::CString,
+    fs, io,
+    path::Path,
+    time::{Duration, Instant},
+};
 
-use crate::process::content;
+use crate::process::{content, eventually};
 
 /// The running kernel's version, such as (6, 12).
 ///
@@ -60,6 +65,42 @@ impl Held {
             events: lines("/sys/kernel/tracing/kprobe_events"),
             own_files: files(std::process::id()),
         }
+    }
+}
+
+impl Held {
+    /// What the kernel holds when what ended before this has been freed.
+    pub fn settled() -> Held {
+        let mut held = Held::now();
+        let mut since = Instant::now();
+        eventually(Duration::from_secs(20), || {
+            let now = Held::now();
+            if now != held {
+                (held, since) = (now, Instant::now());
+            }
+            since.elapsed() > Duration::from_secs(3)
+        });
+        held
+    }
+
+    /// What is held now and was not before, in words.
+    pub fn beyond(&self, before: &Held) -> Vec<String> {
+        let numbers = |held: &Held| {
+            [
+                ("programs", held.programs),
+                ("maps", held.maps),
+                ("links", held.links),
+                ("types", held.types),
+                ("descriptors of our own", held.own_files),
+            ]
+        };
+        let more =
+            numbers(self).into_iter().zip(numbers(before)).filter(|((_, now), (_, before))| now > before);
+        let more = more.map(|((what, now), (_, before))| format!("{} {what}", now - before));
+        let new = |now: &[String], before: &[String]| -> Vec<String> {
+            now.iter().filter(|line| !before.contains(line)).cloned().collect()
+        };
+        more.chain(new(&self.kprobes, &before.kprobes)).chain(new(&self.events, &before.events)).collect()
     }
 }
 

@@ -5,9 +5,9 @@ use std::{collections::BTreeMap, thread, time::Duration};
 use iotrace_guest::{
     LOAD,
     daemon::Daemon,
-    exposition::Exposition,
+    exposition::{Exposition, Sample},
     http, in_guest, kernel,
-    process::{iotrace, run, top},
+    process::{eventually, iotrace, run, top},
     report::{between, recorded},
 };
 
@@ -19,7 +19,7 @@ fn long_writev(scrape: &Exposition) -> u64 {
 
 #[test]
 fn two_daemons_and_a_top_see_the_same() {
-    in_guest();
+    let _alone = in_guest();
     let (mut first, mut second) = (Daemon::start(19_469), Daemon::start(19_470));
     println!("first attached after {:?}, second after {:?}", first.attached(), second.attached());
 
@@ -61,31 +61,42 @@ fn two_daemons_and_a_top_see_the_same() {
     assert_eq!(ended.code, 0, "{}", ended.stderr);
 }
 
-/// Nothing but this test runs here, and its requests are all that is sent.
+/// Nothing but this test runs here: what is sent are its requests, what is received are the answers it reads.
 fn its_own_traffic_is_left_out(daemon: &Daemon) {
     const SCRAPES: u64 = 20;
-    let sent = |scrape: &Exposition| {
-        let from = |function| scrape.sum("iotrace_iter_bytes_total", &[("function", function)]);
-        from("copy_from_iter") + from("copy_from_iter_nocache") + from("copy_from_iter_full")
+    let bytes = |scrape: &Exposition, functions: &[&str]| -> u64 {
+        functions.iter().map(|name| scrape.sum("iotrace_iter_bytes_total", &[("function", name)])).sum()
     };
-    let before = daemon.metrics();
+    let sent = |scrape| bytes(scrape, &["copy_from_iter", "copy_from_iter_nocache", "copy_from_iter_full"]);
+    let received = |scrape| bytes(scrape, &["copy_to_iter"]);
+    let scrape = || {
+        let answer = http::get(daemon.address(), "/metrics").expect("an answer");
+        (Exposition::parse(&answer.body).expect("an exposition"), answer.length)
+    };
+    let (before, mut answers) = scrape();
     let files = kernel::files(daemon.pid());
     for _ in 1..SCRAPES {
-        daemon.metrics();
+        answers += scrape().1;
     }
-    let after = daemon.metrics();
+    let (after, _) = scrape();
     assert_eq!(between(&before.imports(), &after.imports()), BTreeMap::new());
-    assert_eq!(sent(&after) - sent(&before), SCRAPES * http::request("/metrics").len() as u64);
+    assert_eq!(received(&after) - received(&before), answers);
+    // 5.10 copies what TCP sends in a function that it does not let anybody probe.
+    let blind = |sample: &Sample| {
+        sample.value == 0.0 && sample.labels["site"].starts_with("skb_do_copy_data_nocache+")
+    };
+    if after.with("iotrace_site_attached", &[]).any(blind) {
+        println!("what TCP sends is not seen on this kernel: {:?}", kernel::version());
+    } else {
+        assert_eq!(sent(&after) - sent(&before), SCRAPES * http::request("/metrics").len() as u64);
+    }
     let closed = || kernel::files(daemon.pid()) <= files;
-    assert!(
-        iotrace_guest::process::eventually(Duration::from_secs(5), closed),
-        "scrapes leave descriptors open"
-    );
+    assert!(eventually(Duration::from_secs(5), closed), "scrapes leave descriptors open");
 }
 
 #[test]
 fn a_signal_before_it_is_ready_ends_it_too() {
-    in_guest();
+    let _alone = in_guest();
     for signal in [libc::SIGTERM, libc::SIGINT] {
         let daemon = Daemon::start(19_471);
         thread::sleep(Duration::from_millis(1_500));

@@ -12,7 +12,7 @@ const LOCKDOWN: &str = "/sys/kernel/security/lockdown";
 #[test]
 #[ignore = "locks the guest's kernel down for good"]
 fn confidentiality_is_named() {
-    in_guest();
+    let _alone = in_guest();
     if !Path::new(LOCKDOWN).exists() {
         let mut mount = Command::new("mount");
         mount.args(["-t", "securityfs", "none", "/sys/kernel/security"]);

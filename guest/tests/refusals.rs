@@ -38,7 +38,7 @@ fn says(ended: &Ended, words: &[&[&str]]) {
 
 #[test]
 fn without_root() {
-    in_guest();
+    let _alone = in_guest();
     let commands = commands().map(|mut command| {
         command.uid(65_534).gid(65_534);
         command
@@ -48,35 +48,35 @@ fn without_root() {
 
 #[test]
 fn with_hidden_addresses() {
-    in_guest();
+    let _alone = in_guest();
     let _restricted = Setting::set("/proc/sys/kernel/kptr_restrict", "2");
     refused(commands(), &[&["/proc/kallsyms"], &["kernel.kptr_restrict"]]);
 }
 
 #[test]
 fn without_types() {
-    in_guest();
+    let _alone = in_guest();
     let _hidden = Hidden::folder("/sys/kernel/btf");
     refused(commands(), &[&["/sys/kernel/btf/vmlinux"], &["CONFIG_DEBUG_INFO_BTF"]]);
 }
 
 #[test]
 fn without_text() {
-    in_guest();
+    let _alone = in_guest();
     let _hidden = Hidden::file("/proc/kcore", "/dev/null");
     refused(commands(), &[&["/proc/kcore"], &["CONFIG_PROC_KCORE", "CAP_SYS_RAWIO", "root"]]);
 }
 
 #[test]
 fn without_symbols() {
-    in_guest();
+    let _alone = in_guest();
     let _hidden = Hidden::file("/proc/kallsyms", "/dev/null");
     refused(commands(), &[&["/proc/kallsyms"], &["CONFIG_KALLSYMS", "root"]]);
 }
 
 #[test]
 fn with_words_it_does_not_know() {
-    in_guest();
+    let _alone = in_guest();
     for (arguments, word) in [
         (&["top", "-d", "0"][..], "'0'"),
         (&["top", "-d", "nan"], "'nan'"),
@@ -95,7 +95,7 @@ fn with_words_it_does_not_know() {
 
 #[test]
 fn on_an_address_that_is_not_ours() {
-    in_guest();
+    let _alone = in_guest();
     let ended = run(&mut iotrace(&["daemon", "--listen", "192.0.2.1:9469"]), LIMIT);
     says(&ended, &[&["192.0.2.1:9469"]]);
 }

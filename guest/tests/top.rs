@@ -38,7 +38,7 @@ fn nothing_lost(report: &Report) {
 
 #[test]
 fn seventeen_thousand_calls_are_exactly_these() {
-    in_guest();
+    let _alone = in_guest();
     // The load beside it waits for the probes, and ends before they go: QEMU before 8.1 now and then runs stale
     // code when a function is patched that the other CPU is in, and the guest's kernel panics.
     let wait = |sign: &str| format!("while [ ! -e {sign} ]; do sleep 0.1; done");
@@ -56,7 +56,7 @@ fn seventeen_thousand_calls_are_exactly_these() {
 /// Also: a child of a child is followed, and a command killed by a signal is told as shells do.
 #[test]
 fn kinds_are_told_apart_call_by_call() {
-    in_guest();
+    let _alone = in_guest();
     let script = format!("sh -c '{LOAD} kinds --count 2000; true'; kill -9 $$");
     let (code, report) = top(&["sh", "-c", &script]);
     assert_eq!(code, 128 + 9);
@@ -88,7 +88,7 @@ fn kinds_are_told_apart_call_by_call() {
 
 #[test]
 fn every_path_counts_under_its_own_name() {
-    in_guest();
+    let _alone = in_guest();
     let works = [
         "preadv --count 301 --segments 2",
         "pwritev --count 302 --segments 9",
@@ -136,7 +136,7 @@ fn every_path_counts_under_its_own_name() {
 
 #[test]
 fn a_command_that_is_not_there_is_127() {
-    in_guest();
+    let _alone = in_guest();
     let ended = run(
         &mut iotrace(&["top", "-o", "json", "--", "/no/such/program", "x"]),
         std::time::Duration::from_secs(60),
