@@ -1,0 +1,67 @@
+//! The systemd unit starts what there is, with what it needs and no more.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::{collections::BTreeMap, fs};
+
+use iotrace::cli::{Cli, Command};
+
+type Unit = BTreeMap<(String, String), String>;
+
+/// Section and key → value. Each key once.
+fn parse(text: &str) -> Unit {
+    let mut unit = Unit::new();
+    let mut section = String::new();
+    for line in text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')) {
+        if let Some(name) = line.strip_prefix('[') {
+            section = name.strip_suffix(']').unwrap().to_owned();
+        } else {
+            let (key, value) = line.split_once('=').unwrap_or_else(|| panic!("{line}"));
+            let before = unit.insert((section.clone(), key.to_owned()), value.to_owned());
+            assert_eq!(before, None, "{key} twice");
+        }
+    }
+    unit
+}
+
+fn unit() -> Unit {
+    parse(&fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/iotrace.service")).unwrap())
+}
+
+fn service<'a>(unit: &'a Unit, key: &str) -> Option<&'a str> {
+    unit.get(&("Service".to_owned(), key.to_owned())).map(String::as_str)
+}
+
+#[test]
+fn it_starts_the_daemon() {
+    let unit = unit();
+    let command = service(&unit, "ExecStart").unwrap();
+    assert!(command.starts_with("/usr/bin/iotrace "));
+    let cli = Cli::read(command.split_whitespace()).unwrap();
+    assert!(matches!(cli.command, Command::Daemon(daemon) if daemon.listen.ip().is_loopback()));
+    for (key, value) in [("Type", "notify"), ("Restart", "on-failure"), ("TimeoutStopSec", "15")] {
+        assert_eq!(service(&unit, key), Some(value), "{key}");
+    }
+    // The exit code for "nothing can be measured".
+    assert_eq!(service(&unit, "RestartPreventExitStatus"), Some(iotrace::cli::NOTHING.to_string().as_str()));
+}
+
+#[test]
+fn it_is_not_root_and_keeps_what_it_needs() {
+    let unit = unit();
+    for (key, value) in [
+        ("DynamicUser", "yes"),
+        ("NoNewPrivileges", "yes"),
+        ("ProtectSystem", "strict"),
+        ("LimitMEMLOCK", "infinity"),
+    ] {
+        assert_eq!(service(&unit, key), Some(value), "{key}");
+    }
+    let needed = "CAP_BPF CAP_PERFMON CAP_SYSLOG CAP_SYS_RAWIO CAP_DAC_READ_SEARCH";
+    assert_eq!(service(&unit, "AmbientCapabilities"), Some(needed));
+    assert_eq!(service(&unit, "CapabilityBoundingSet"), Some(needed));
+    for breaks in
+        ["User", "PrivateUsers", "ProtectKernelTunables", "ProtectKernelLogs", "PrivateDevices", "ProcSubset"]
+    {
+        assert_eq!(service(&unit, breaks), None, "{breaks}");
+    }
+}
