@@ -23,7 +23,6 @@ pub const LOAD: &str = "/bin/iotrace-load";
 ///
 /// # Panics
 /// Outside a guest of `cargo xtask`.
-#[must_use]
 pub fn in_guest() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     assert!(

@@ -86,6 +86,22 @@ fn kinds_are_told_apart_call_by_call() {
     assert_eq!(report.imports(), BTreeMap::from([("preadv".into(), preadv)]));
 }
 
+/// The only importer of this path, where the kernel allows no probe in it and the report says so.
+fn refused_site(report: &Report, path: &str) -> Option<[String; 4]> {
+    let importer = match path {
+        "vmsplice" => "__do_sys_vmsplice+",
+        "io_uring" => "io_",
+        "aio" => "aio_",
+        _ => return None,
+    };
+    report.missing().into_iter().find(|[target, site, state, reason]| {
+        target.ends_with("import_iovec")
+            && site.starts_with(importer)
+            && state == "unavailable"
+            && !reason.is_empty()
+    })
+}
+
 #[test]
 fn every_path_counts_under_its_own_name() {
     let _alone = in_guest();
@@ -123,15 +139,21 @@ fn every_path_counts_under_its_own_name() {
         .collect();
     let (code, report) = top(&["sh", "-c", &script.join("; ")]);
     assert_eq!(code, 0);
-    nothing_lost(&report);
     let expected = recorded(&files);
     assert_eq!(expected["readv"].errors, 117 + 118);
     assert_eq!(expected["sendmmsg"].calls, 4 * 109);
     let counted = report.imports();
     for (path, row) in &expected {
-        assert_eq!(counted.get(path), Some(row), "{path}; not attached: {:?}", report.missing());
+        match refused_site(&report, path) {
+            Some(site) if !counted.contains_key(path) => {
+                println!("{path} cannot be seen on this kernel: {site:?}")
+            }
+            _ => assert_eq!(counted.get(path), Some(row), "{path}; not attached: {:?}", report.missing()),
+        }
     }
-    assert_eq!(counted.keys().collect::<Vec<_>>(), expected.keys().collect::<Vec<_>>());
+    let others: Vec<_> = counted.keys().filter(|path| !expected.contains_key(*path)).collect();
+    assert_eq!(others, Vec::<&String>::new());
+    nothing_lost(&report);
 }
 
 #[test]
