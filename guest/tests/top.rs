@@ -146,7 +146,7 @@ fn every_path_counts_under_its_own_name() {
     for (path, row) in &expected {
         match refused_site(&report, path) {
             Some(site) if !counted.contains_key(path) => {
-                println!("{path} cannot be seen on this kernel: {site:?}")
+                println!("{path} cannot be seen on this kernel: {site:?}");
             }
             _ => assert_eq!(counted.get(path), Some(row), "{path}; not attached: {:?}", report.missing()),
         }
