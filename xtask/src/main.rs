@@ -1,1 +1,38 @@
-fn main() {}
+//! The project's own commands: `cargo xtask setup`, `run`, `test` and `vm`.
+
+mod apt;
+mod cpio;
+mod kernel;
+mod modules;
+mod programs;
+mod qemu;
+mod root;
+mod series;
+mod setup;
+mod shell;
+mod tools;
+mod vm;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+/// Set up, run and test iotrace on real kernels.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+enum Command {
+    Setup(setup::Options),
+    Vm(vm::Options),
+}
+
+fn main() -> ExitCode {
+    let done = match Command::parse() {
+        Command::Setup(options) => setup::command(&options),
+        Command::Vm(options) => vm::command(&options),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::from(qemu::HARNESS_FAILED)
+    })
+}

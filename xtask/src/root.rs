@@ -1,0 +1,106 @@
+//! A guest's first file system: busybox, the project's programs, and what the caller adds.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use crate::cpio::Archive;
+use crate::modules::Module;
+use crate::programs::Program;
+use crate::workspace::find_program;
+
+/// What goes into a guest beside busybox.
+#[derive(Default)]
+pub struct Contents<'a> {
+    /// The script that the guest runs.
+    pub script: String,
+    /// Programs, below /bin.
+    pub programs: &'a [Program],
+    /// Test programs, below /tests.
+    pub tests: &'a [Program],
+    /// Files of the host.
+    pub files: &'a [PathBuf],
+    /// Kernel modules, in the order in which they are loaded.
+    pub modules: Vec<Module>,
+}
+
+const INIT: &[u8] = include_bytes!("init.sh");
+const FOLDERS: &[&str] = &["bin", "dev", "etc", "modules", "proc", "root", "sys", "tests", "tmp", "var/tmp"];
+
+/// The archive that the kernel unpacks.
+pub fn archive(contents: &Contents<'_>) -> Result<Vec<u8>> {
+    let busybox = find_program("busybox").context("busybox is missing; run `cargo xtask setup`")?;
+    let mut archive = Archive::new(Vec::new());
+    for folder in FOLDERS {
+        archive.folder(Path::new(folder))?;
+    }
+    archive.file(Path::new("init"), 0o755, INIT)?;
+    archive.file(Path::new("command"), 0o755, contents.script.as_bytes())?;
+    archive.file(Path::new("etc/passwd"), 0o644, b"root:x:0:0:root:/root:/bin/sh\n")?;
+    archive.file(Path::new("bin/busybox"), 0o755, &read(&busybox)?)?;
+    for (folder, programs) in [("bin", contents.programs), ("tests", contents.tests)] {
+        for program in programs {
+            archive.file(&Path::new(folder).join(&program.name), 0o755, &read(&program.path)?)?;
+        }
+    }
+    let order: String = contents.modules.iter().map(|module| module.name.clone() + "\n").collect();
+    archive.file(Path::new("modules/order"), 0o644, order.as_bytes())?;
+    for module in &contents.modules {
+        archive.file(Path::new(&format!("modules/{}.ko", module.name)), 0o644, &module.content)?;
+    }
+    let mut libraries = BTreeSet::new();
+    for file in contents.files {
+        let content = read(file)?;
+        let name = file.file_name().with_context(|| format!("{} is no file", file.display()))?;
+        let executable = fs::metadata(file)?.permissions().mode() & 0o111 != 0;
+        let (folder, mode) = if executable { ("bin", 0o755) } else { ("root", 0o644) };
+        archive.file(&Path::new(folder).join(name), mode, &content)?;
+        if content.starts_with(b"\x7fELF") {
+            libraries.extend(shared_libraries(file));
+        }
+    }
+    for library in libraries {
+        archive.file(&library, 0o755, &read(&library)?)?;
+    }
+    Ok(archive.finish()?)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// The libraries and the loader of a dynamic program, at their places on this machine; none of a static one.
+fn shared_libraries(program: &Path) -> Vec<PathBuf> {
+    let Ok(out) = Command::new("ldd").arg(program).output() else { return Vec::new() };
+    library_paths(&String::from_utf8_lossy(&out.stdout))
+}
+
+/// The paths in the output of ldd: behind `=>`, or at the start for the loader.
+fn library_paths(ldd: &str) -> Vec<PathBuf> {
+    let lines = ldd.lines().map(str::trim);
+    let paths = lines.filter_map(|line| {
+        let place = line.split_once("=>").map_or(line, |(_, place)| place.trim());
+        place.split_whitespace().next().filter(|place| place.starts_with('/'))
+    });
+    paths.map(PathBuf::from).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ldd_names_libraries_and_the_loader() {
+        let ldd = "\tlinux-vdso.so.1 (0x00007fff)\n\tlibc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x7f)\n\
+                   \t/lib64/ld-linux-x86-64.so.2 (0x7f)\n\tlibgone.so => not found\n";
+        assert_eq!(
+            library_paths(ldd),
+            ["/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2"].map(PathBuf::from)
+        );
+        assert!(library_paths("\tnot a dynamic executable\n").is_empty());
+    }
+}
