@@ -88,8 +88,7 @@ mod tests {
         let mut found = Vec::new();
         while at < archive.len() {
             assert_eq!(&archive[at..at + 6], b"070701");
-            let (mode, size, name_size) =
-                (field(at + 14), field(at + 54) as usize, field(at + 94) as usize);
+            let (mode, size, name_size) = (field(at + 14), field(at + 54) as usize, field(at + 94) as usize);
             let name = String::from_utf8(archive[at + 110..at + 109 + name_size].to_vec()).unwrap();
             let content = (at + 110 + name_size).next_multiple_of(4);
             found.push((name, mode, archive[content..content + size].to_vec()));

@@ -7,9 +7,11 @@ mod modules;
 mod programs;
 mod qemu;
 mod root;
+mod run;
 mod series;
 mod setup;
 mod shell;
+mod test;
 mod tools;
 mod vm;
 mod workspace;
@@ -22,12 +24,16 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Command {
+    Run(run::Options),
+    Test(test::Options),
     Setup(setup::Options),
     Vm(vm::Options),
 }
 
 fn main() -> ExitCode {
     let done = match Command::parse() {
+        Command::Run(options) => run::command(&options),
+        Command::Test(options) => test::command(&options),
         Command::Setup(options) => setup::command(&options),
         Command::Vm(options) => vm::command(&options),
     };

@@ -41,10 +41,7 @@ pub fn in_order(folder: &Path, wanted: &[&str]) -> Result<Vec<Module>> {
 
 /// `wanted` and all that they need, in an order in which each can be loaded.
 /// `needs` says what a module needs directly, or `None` for what is built in.
-fn order(
-    wanted: &[&str],
-    mut needs: impl FnMut(&str) -> Result<Option<Vec<String>>>,
-) -> Result<Vec<String>> {
+fn order(wanted: &[&str], mut needs: impl FnMut(&str) -> Result<Option<Vec<String>>>) -> Result<Vec<String>> {
     fn visit(
         name: &str,
         needs: &mut impl FnMut(&str) -> Result<Option<Vec<String>>>,

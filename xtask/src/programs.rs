@@ -72,7 +72,8 @@ mod tests {
 {"reason":"compiler-artifact","target":{"kind":["bin"],"name":"iotrace"},"executable":"/t/iotrace"}
 {"reason":"compiler-artifact","target":{"kind":["test"],"name":"top"},"executable":"/t/top-1f"}
 {"reason":"build-finished","success":true}"#;
-        let names = |kind| executables(messages, kind).into_iter().map(|program| program.name).collect::<Vec<_>>();
+        let names =
+            |kind| executables(messages, kind).into_iter().map(|program| program.name).collect::<Vec<_>>();
         assert_eq!(names("bin"), ["iotrace"]);
         assert_eq!(names("test"), ["top"]);
     }

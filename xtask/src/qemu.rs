@@ -57,7 +57,8 @@ impl FromStr for Forward {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let ports = text.split_once(':').and_then(|(host, guest)| Some((host.parse().ok()?, guest.parse().ok()?)));
+        let ports =
+            text.split_once(':').and_then(|(host, guest)| Some((host.parse().ok()?, guest.parse().ok()?)));
         match ports {
             Some((host, guest)) if host != 0 && guest != 0 => Ok(Self { host, guest }),
             _ => Err("expected HOST:GUEST, two ports such as 9469:9469".into()),
@@ -81,10 +82,16 @@ enum Ended {
 
 /// Boots `kernel` with `archive`; what its command prints goes to `print` as it comes. Returns the command's
 /// exit code, or [`TIMED_OUT`].
-pub fn run(kernel: &Kernel, machine: &Machine, archive: &[u8], print: impl FnMut(&[u8]) + Send) -> Result<u8> {
+pub fn run(
+    kernel: &Kernel,
+    machine: &Machine,
+    archive: &[u8],
+    print: impl FnMut(&[u8]) + Send,
+) -> Result<u8> {
     let home = workspace::guests();
     fs::create_dir_all(&home).with_context(|| format!("cannot make {}", home.display()))?;
-    let label: String = kernel.label.chars().map(|c| if c.is_alphanumeric() || c == '.' { c } else { '-' }).collect();
+    let label: String =
+        kernel.label.chars().map(|c| if c.is_alphanumeric() || c == '.' { c } else { '-' }).collect();
     let console = home.join(format!("console-{label}-{}.log", std::process::id()));
     let scratch = Scratch::new(&home)?;
     fs::write(scratch.0.join("initramfs"), archive).context("cannot write the initramfs")?;
@@ -120,7 +127,11 @@ pub fn run(kernel: &Kernel, machine: &Machine, archive: &[u8], print: impl FnMut
         }
         Ended::Died | Ended::NeverUp => {
             show_console(&console);
-            Err(anyhow!("{} ended without an exit code; its console is in {}", kernel.release, console.display()))
+            Err(anyhow!(
+                "{} ended without an exit code; its console is in {}",
+                kernel.release,
+                console.display()
+            ))
         }
     }
 }
@@ -202,7 +213,9 @@ fn arguments(
     };
     let mut line = String::from("console=ttyS0 panic=-1 quiet");
     let mut words: Vec<OsString> =
-        ["-M", "q35", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"].map(Into::into).into();
+        ["-M", "q35", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]
+            .map(Into::into)
+            .into();
     let mut smp = machine.smp;
     match accelerator {
         Accelerator::Kvm => words.extend(["-accel", "kvm", "-cpu", "host"].map(Into::into)),
@@ -234,7 +247,12 @@ fn arguments(
             net += &format!(",hostfwd=tcp:127.0.0.1:{host}-10.0.2.15:{guest}");
         }
         // Without a ROM to boot from, which would be one more package.
-        words.extend(["-netdev".into(), net.into(), "-device".into(), "virtio-net-pci,netdev=net,romfile=".into()]);
+        words.extend([
+            "-netdev".into(),
+            net.into(),
+            "-device".into(),
+            "virtio-net-pci,netdev=net,romfile=".into(),
+        ]);
     }
     words
 }

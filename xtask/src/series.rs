@@ -56,7 +56,8 @@ pub fn releases<'a>(packages: impl IntoIterator<Item = &'a str>) -> Vec<Release>
     let mut found: Vec<_> = packages
         .into_iter()
         .filter_map(|package| {
-            let rest = package.strip_prefix("linux-image-").or_else(|| package.strip_prefix("linux-binary-"))?;
+            let rest =
+                package.strip_prefix("linux-image-").or_else(|| package.strip_prefix("linux-binary-"))?;
             let name = rest.strip_suffix("-cloud-amd64")?;
             // Fewer than three numbers is a metapackage; a word in front is an unsigned twin.
             (name.starts_with(|c: char| c.is_ascii_digit()) && numbers(name).len() >= 3)

@@ -42,7 +42,10 @@ const GUEST_TOOLS: &[(&str, &str)] =
 
 /// Finds or fetches everything that booting a guest needs, but for the kernel.
 pub fn guest_tools() -> Result<()> {
-    let missing: Vec<_> =
-        GUEST_TOOLS.iter().filter(|(program, _)| find_program(program).is_none()).map(|tool| tool.1).collect();
+    let missing: Vec<_> = GUEST_TOOLS
+        .iter()
+        .filter(|(program, _)| find_program(program).is_none())
+        .map(|tool| tool.1)
+        .collect();
     if missing.is_empty() { Ok(()) } else { apt::install(&missing) }
 }

@@ -128,8 +128,7 @@ fn link_llvm(sysroot: &Path, folder: &Path) -> Result<()> {
         if link.symlink_metadata().is_ok() {
             fs::remove_file(&link)?;
         }
-        symlink(sysroot.join(&library), &link)
-            .with_context(|| format!("cannot make {}", link.display()))?;
+        symlink(sysroot.join(&library), &link).with_context(|| format!("cannot make {}", link.display()))?;
     }
     Ok(())
 }

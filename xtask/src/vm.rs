@@ -22,8 +22,10 @@ pub const DEFAULT_KERNEL: &str = "6.12";
 /// Each guest has busybox, `iotrace` and the project's test programs in /bin. What CMD prints is this command's
 /// standard output and nothing else is; the kernel's console goes to a file, shown if the guest fails.
 #[derive(Args)]
-#[command(after_help = "Exit codes: CMD's own; with several kernels the first that is not 0; 124 after --timeout; \
-                        125 if the guest or this command itself failed.")]
+#[command(
+    after_help = "Exit codes: CMD's own; with several kernels the first that is not 0; 124 after --timeout; \
+                        125 if the guest or this command itself failed."
+)]
 pub struct Options {
     /// A series such as 6.12, for the newest Debian cloud kernel of it, or the path of a vmlinuz [default: 6.12].
     #[arg(long = "kernel", value_name = "SERIES|PATH")]

@@ -60,10 +60,8 @@ pub fn run(command: &mut Command) -> Result<()> {
 
 /// Like [`run`], but returns what `command` printed, and shows its complaints only when it fails.
 pub fn output(command: &mut Command) -> Result<String> {
-    let out = command
-        .stdin(Stdio::null())
-        .output()
-        .with_context(|| format!("cannot start {}", shown(command)))?;
+    let out =
+        command.stdin(Stdio::null()).output().with_context(|| format!("cannot start {}", shown(command)))?;
     if !out.status.success() {
         let complaint = String::from_utf8_lossy(&out.stderr);
         bail!("{} ended with {}: {}", shown(command), out.status, last_lines(complaint.trim(), 3));

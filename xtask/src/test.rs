@@ -1,0 +1,216 @@
+//! `cargo xtask test`: all tests, on the host and in guests.
+
+use std::process::{ExitCode, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use clap::Args;
+
+use crate::kernel::Kernel;
+use crate::programs::{self, Program};
+use crate::qemu::Machine;
+use crate::vm::{Guest, to_stdout};
+use crate::workspace::{self, run};
+use crate::{setup, tools};
+
+/// The kernels that every change is tested on: the oldest, two stable ones, the newest.
+const MATRIX: &[&str] = &["5.10", "6.1", "6.12", "7.3"];
+/// Where the start and stop cycles are as many as promised; the others do a few.
+const CYCLES_ON: &str = "6.12";
+const CYCLES: u32 = 50;
+/// For one guest and all of its tests.
+const TIMEOUT: Duration = Duration::from_secs(1200);
+/// Tests that need a guest to themselves: they spoil it.
+const SPOILER: &str = "lockdown";
+
+/// Run all tests: format, lints and unit tests here, the rest in guests with real kernels.
+#[derive(Args)]
+#[command(
+    after_help = "The last line is `N passed, N failed`. Exit codes: 0 all passed, 1 not, 125 could not run."
+)]
+pub struct Options {
+    /// Only what needs no guest.
+    #[arg(long, conflicts_with = "guest_only")]
+    host_only: bool,
+    /// Only what needs a guest.
+    #[arg(long)]
+    guest_only: bool,
+    /// Test on these kernels, instead of 5.10, 6.1, 6.12 and 7.3.
+    #[arg(long = "kernel", value_name = "SERIES|PATH", conflicts_with = "host_only")]
+    kernels: Vec<String>,
+}
+
+/// Runs the command.
+pub fn command(options: &Options) -> Result<ExitCode> {
+    let mut stages = Stages::default();
+    stages.time("setup", tools::ensure)?;
+    let mut sum = Tally::default();
+    if !options.guest_only {
+        stages.time("format", || run(workspace::cargo().args(["fmt", "--all", "--check"])))?;
+        stages.time("lints", lints)?;
+        sum.add(stages.time("host", host_tests)?);
+    }
+    if !options.host_only {
+        setup::guest_tools()?;
+        let (programs, tests) =
+            stages.time("guest programs", || Ok((programs::build()?, programs::build_tests()?)))?;
+        let matrix: Vec<String> = MATRIX.iter().map(|&kernel| kernel.into()).collect();
+        for name in if options.kernels.is_empty() { &matrix } else { &options.kernels } {
+            sum.add(stages.time(name, || guest_tests(name, &programs, &tests))?);
+        }
+    }
+    stages.print();
+    println!("{} passed, {} failed", sum.passed, sum.failed);
+    Ok(if sum.failed == 0 && sum.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The kernel side is linted by its own build: it is for another target.
+fn lints() -> Result<()> {
+    let mut clippy = workspace::cargo();
+    clippy.args(["clippy", "--quiet", "--workspace", "--exclude", "iotrace-ebpf", "--all-targets"]);
+    run(clippy.args(["--", "-D", "warnings"]))
+}
+
+fn host_tests() -> Result<Tally> {
+    let mut sum = Tally::default();
+    // The guest's tests are for the guest; its helpers are tested here.
+    for packages in [
+        &["--workspace", "--exclude", "iotrace-ebpf", "--exclude", "iotrace-guest"][..],
+        &["--package", "iotrace-guest", "--lib", "--bins"],
+    ] {
+        let mut test = workspace::cargo();
+        let out = test.args(["test", "--quiet"]).args(packages).stderr(Stdio::inherit()).output();
+        let out = out.context("cannot start cargo")?;
+        to_stdout(&out.stdout);
+        let mut tally = Tally::of(&String::from_utf8_lossy(&out.stdout));
+        if !out.status.success() && tally.failed == 0 {
+            // It did not come as far as to count.
+            tally.failed = 1;
+        }
+        sum.add(tally);
+    }
+    Ok(sum)
+}
+
+/// Runs every test program in a guest with this kernel.
+fn guest_tests(name: &str, programs: &[Program], tests: &[Program]) -> Result<Tally> {
+    let kernel = Kernel::find(name)?;
+    let cycles = if name == CYCLES_ON { format!("IOTRACE_CYCLES={CYCLES} ") } else { String::new() };
+    let (spoilers, others): (Vec<_>, Vec<_>) = tests.iter().partition(|test| test.name == SPOILER);
+    let mut sum = Tally::default();
+    for (some, flags) in [(others, ""), (spoilers, " --ignored")] {
+        let line = |test: &&Program| {
+            format!(
+                "echo '== {0} on {name}'; {cycles}/tests/{0} --test-threads=1{flags} || code=1",
+                test.name
+            )
+        };
+        let lines: Vec<_> = some.iter().map(line).collect();
+        let guest = Guest {
+            script: format!("code=0\n{}\nexit $code", lines.join("\n")),
+            machine: Machine {
+                smp: 2,
+                mem: "2G".into(),
+                icount: false,
+                forwards: Vec::new(),
+                append: Vec::new(),
+                timeout: TIMEOUT,
+            },
+            programs,
+            tests,
+            files: &[],
+            modules: &[],
+        };
+        let mut text = Vec::new();
+        let code = guest.run(&kernel, |bytes| {
+            to_stdout(bytes);
+            text.extend_from_slice(bytes);
+        });
+        let text = String::from_utf8_lossy(&text);
+        let mut tally = Tally::of(&text);
+        // Each program must have come to its end, and have had something to test.
+        let idle =
+            some.len().saturating_sub(results(&text).filter(|part| part.passed + part.failed > 0).count());
+        tally.failed += idle;
+        match code {
+            Ok(0) => {}
+            Ok(code) if tally.failed == 0 => {
+                eprintln!("test: the guest's exit code is {code}");
+                tally.failed = 1;
+            }
+            Ok(_) => {}
+            Err(error) => {
+                eprintln!("test: {error:#}");
+                tally.failed = tally.failed.max(1);
+            }
+        }
+        sum.add(tally);
+    }
+    println!("{name} ({}): {} passed, {} failed\n", kernel.release, sum.passed, sum.failed);
+    Ok(sum)
+}
+
+/// Results of tests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Tally {
+    passed: usize,
+    failed: usize,
+}
+
+impl Tally {
+    /// The sum of libtest's closing lines.
+    fn of(text: &str) -> Tally {
+        let mut sum = Tally::default();
+        results(text).for_each(|part| sum.add(part));
+        sum
+    }
+
+    fn add(&mut self, other: Tally) {
+        self.passed += other.passed;
+        self.failed += other.failed;
+    }
+}
+
+/// What each closing line of libtest says: `test result: ok. 3 passed; 0 failed; …`.
+fn results(text: &str) -> impl Iterator<Item = Tally> {
+    text.lines().filter_map(|line| {
+        let mut numbers = line.strip_prefix("test result: ")?.split(['.', ';']).skip(1).map(str::trim);
+        let mut number = |word: &str| numbers.next()?.strip_suffix(word)?.trim().parse().ok();
+        Some(Tally { passed: number("passed")?, failed: number("failed")? })
+    })
+}
+
+/// How long each stage took.
+#[derive(Default)]
+struct Stages(Vec<(String, Duration)>);
+
+impl Stages {
+    fn time<T>(&mut self, name: &str, stage: impl FnOnce() -> Result<T>) -> Result<T> {
+        eprintln!("test: {name}");
+        let started = Instant::now();
+        let done = stage().with_context(|| format!("stage {name} failed"));
+        self.0.push((name.to_owned(), started.elapsed()));
+        done
+    }
+
+    fn print(&self) {
+        for (name, took) in &self.0 {
+            println!("{name:<16} {:>6.0} s", took.as_secs_f64());
+        }
+        let sum: Duration = self.0.iter().map(|stage| stage.1).sum();
+        println!("{:<16} {:>6.0} s", "all", sum.as_secs_f64());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn closing_lines_are_added_up() {
+        let text = "running 2 tests\ntest a ... ok\ntest result: ok. 2 passed; 0 failed; 1 ignored; 0 measured\n\
+                    x\ntest result: FAILED. 3 passed; 4 failed; 0 ignored\ntest result: gone\n";
+        assert_eq!(Tally::of(text), Tally { passed: 5, failed: 4 });
+        assert_eq!(results(text).count(), 2);
+    }
+}
