@@ -32,6 +32,8 @@ use crate::{
     snapshot::State,
 };
 
+#[cfg(test)]
+mod contract;
 mod job;
 mod refusal;
 mod states;
