@@ -11,7 +11,7 @@ pub const MODULE: u64 = 0xffff_ffff_c020_1000;
 pub const TRAMPOLINE: u64 = 0xffff_ffff_c040_0000;
 
 /// The nop that ftrace patches.
-const ENTRY: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00];
+static ENTRY: &[u8] = &[0x0f, 0x1f, 0x44, 0x00, 0x00];
 const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
 /// `nopl -42(%rax)`, what 7.3 makes of an `endbr64` that nothing jumps to.
 const SEALED: &[u8] = &[0x0f, 0x1f, 0x40, 0xd6];
