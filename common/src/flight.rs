@@ -2,7 +2,7 @@
 //!
 //! The stack pointer is the same at the call instruction and at the one after it, and no two calls in flight
 //! share one. Flights live in a plain array, indexed by a hash of it: two calls that meet in one place lose
-//! the earlier one, which its return notices. Nothing can leak: a place is simply written over.
+//! the earlier one, which the later one notices. Nothing can leak: a place is simply written over.
 
 use crate::spread;
 
@@ -17,9 +17,9 @@ pub struct Flight {
     pub key: u64,
     /// When it was entered, in nanoseconds of the monotonic clock.
     pub start: u64,
-    /// Bytes asked for.
+    /// Bytes asked for; 0 for an import.
     pub asked: u64,
-    /// Where its totals go: the index into the CPU's block of records.
+    /// Where its totals go: for a walker the index into the CPU's block of records, for an import its path.
     pub record: u64,
     /// Binds the four together, see [`Flight::seal`].
     pub seal: u64,

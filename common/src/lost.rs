@@ -29,7 +29,7 @@ macro_rules! reasons {
 reasons! {
     Site "site" "A probe fired at an address that no site of the plan has; the event was not counted."
     Iterator "iterator" "The iterator could not be read; the call was counted under kind other."
-    Flight "flight" "A return found no call to match: the call was counted, its bytes done and its time were not."
+    Flight "flight" "A call was not matched with its return: it was counted, its bytes done, error and time were not."
     Record "record" "The record of a CPU or a function lay outside the map; the event was not counted."
 }
 

@@ -11,12 +11,10 @@ pub const SET: usize = 4;
 /// Functions that can be probed by `fentry` and `fexit` at the same time; each needs programs of its own.
 pub const FENTRIES: usize = 8;
 
-/// [`Site::state`]: nothing is counted here yet.
+/// [`Site::state`]: nothing is counted here yet: not all of its probes are attached.
 pub const OFF: u8 = 0;
-/// [`Site::state`]: calls are counted; a return without its call may belong to the time before, and is no loss.
-pub const WARM: u8 = 1;
-/// [`Site::state`]: calls are counted, and a return without its call is a loss.
-pub const ON: u8 = 2;
+/// [`Site::state`]: calls are counted.
+pub const ON: u8 = 1;
 
 /// [`Site::returns`]: the function returns the bytes it did.
 pub const RETURNS_BYTES: u8 = 0;
@@ -36,7 +34,7 @@ pub struct Site {
     pub address: u64,
     /// For an import the number of its [`crate::import::Path`]; for a walker the number of its function.
     pub target: u8,
-    /// One of [`OFF`], [`WARM`], [`ON`].
+    /// [`OFF`] or [`ON`].
     pub state: u8,
     /// For a walker, the position of the `struct iov_iter *`; for an import, of `fast_segs`.
     pub iter: u8,

@@ -4,7 +4,6 @@ use std::{
     collections::VecDeque,
     os::fd::{AsFd as _, AsRawFd, RawFd},
     thread::{self, JoinHandle},
-    time::{Duration, Instant},
 };
 
 use aya::{
@@ -61,9 +60,6 @@ const PAGE: u32 = 4096;
 /// Open files beside the two for each site: maps, programs, connections, and some room.
 const OTHER_FILES: u64 = 512;
 
-/// How long after a site is attached a return without its call may still belong to the time before.
-const WARMING: Duration = Duration::from_millis(100);
-
 /// What the probes count, in shared memory.
 #[derive(Debug)]
 pub struct Records {
@@ -103,7 +99,6 @@ pub struct Probes {
     fentry_sites: Shared<site::Site>,
     fentries: usize,
     links: Vec<Link>,
-    warming: VecDeque<(Instant, Job)>,
     /// The kernel's types as aya wants them, read on a thread meanwhile: fentry needs them.
     types: Types,
 }
@@ -257,7 +252,6 @@ impl Probes {
             site_bits,
             fentries: 0,
             links: Vec::new(),
-            warming: VecDeque::new(),
             types,
         };
         if scope.follow {
@@ -283,7 +277,6 @@ impl Probes {
     /// Attaches the next site. A site that the kernel refuses is so marked, and the others go on.
     pub fn attach_next(&mut self) {
         let Some(job) = self.jobs.pop_front() else { return };
-        self.warm();
         let attached = match job.site.mechanism {
             Mechanism::Trap { after } => self.trap(&job, after),
             Mechanism::Fentry => self.fentry(&job),
@@ -291,29 +284,12 @@ impl Probes {
         };
         match attached {
             Ok(()) => {
-                self.mark(&job, site::WARM);
+                self.mark(&job, site::ON);
                 self.states.set(job.row, State::Attached, String::new());
-                self.warming.push_back((Instant::now(), job));
             }
             Err(reason) => {
                 log::debug!("{}: {reason}", job.site.name());
                 self.states.set(job.row, State::Failed, reason);
-            }
-        }
-    }
-
-    /// Lets sites that are warm count losses; waits for those that are not yet if `all`.
-    pub fn settle(&mut self) {
-        while let Some((since, _)) = self.warming.front() {
-            thread::sleep(WARMING.saturating_sub(since.elapsed()));
-            self.warm();
-        }
-    }
-
-    fn warm(&mut self) {
-        while self.warming.front().is_some_and(|(since, _)| since.elapsed() >= WARMING) {
-            if let Some((_, job)) = self.warming.pop_front() {
-                self.mark(&job, site::ON);
             }
         }
     }

@@ -48,7 +48,7 @@ pub struct Tracer {
 pub enum Progress {
     /// The hot sites have had their turn.
     Hot,
-    /// All sites have had their turn, and every loss counts.
+    /// All sites have had their turn.
     All,
 }
 
@@ -122,7 +122,6 @@ fn attach(
         probes.attach_next();
     }
     if !stop.load(Relaxed) {
-        probes.settle();
         if !keep_privileges {
             privileges::drop_all();
         }

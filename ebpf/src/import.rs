@@ -4,23 +4,22 @@ use aya_ebpf::programs::ProbeContext;
 use iotrace_common::{
     import::SEGMENT_BUCKETS,
     lost::Lost,
-    site::{BY_SYSCALL, OFF, Site},
+    site::{BY_SYSCALL, Site},
 };
 
 use crate::{
     arch::{self, Regs},
     config::{self, NO_PATH},
-    maps::{Add, Alone, import_record, lose, site},
+    flight,
+    maps::{Add, Alone, import_record, live, lose, site},
 };
 
 #[inline(always)]
 pub fn call(ctx: &ProbeContext) {
     let regs = Regs::of(ctx);
-    let Some(site) = site(regs.address()) else { return lose(Lost::Site) };
-    if site.state == OFF || !config::counts() {
-        return;
-    }
-    let Some(record) = import_record(path(site)) else { return lose(Lost::Record) };
+    let Some(site) = live(site(regs.address())) else { return };
+    let path = path(site);
+    let Some(record) = import_record(path) else { return lose(Lost::Record) };
     let segments = regs.argument(site.count) as u32;
     let fast = regs.argument(site.iter) as u32;
     // SAFETY: the record is a value of the map, this CPU's own.
@@ -37,16 +36,17 @@ pub fn call(ctx: &ProbeContext) {
             _ => Alone::add(&raw mut (*record).buckets[SEGMENT_BUCKETS - 1], 1),
         }
     }
+    flight::leave(regs.stack_pointer(), flight::now(), 0, u64::from(path));
 }
 
 #[inline(always)]
 pub fn returned(ctx: &ProbeContext) {
     let regs = Regs::of(ctx);
-    let Some(site) = site(regs.address()) else { return lose(Lost::Site) };
-    if site.state == OFF || !config::counts() {
+    if live(site(regs.address())).is_none() {
         return;
     }
-    let Some(record) = import_record(path(site)) else { return lose(Lost::Record) };
+    let Some(call) = flight::take(regs.stack_pointer()) else { return };
+    let Some(record) = import_record(call.record as u8) else { return lose(Lost::Record) };
     let result = regs.result() as i64;
     // SAFETY: the record is a value of the map, this CPU's own.
     unsafe {

@@ -2,43 +2,38 @@
 
 use aya_ebpf::{
     EbpfContext,
-    helpers::{bpf_probe_read_kernel, generated::bpf_ktime_get_ns},
+    helpers::bpf_probe_read_kernel,
     macros::{fentry, fexit},
     programs::{FEntryContext, FExitContext, ProbeContext},
 };
 use aya_log_ebpf::warn;
 use iotrace_common::{
-    flight::Flight,
     iter::{NANOS_BUCKETS, nanos_bucket},
     lost::Lost,
-    site::{OFF, ON, RETURNS_ALL, RETURNS_BYTES, Site},
+    site::{RETURNS_ALL, RETURNS_BYTES, Site},
 };
 
 use crate::{
     arch::Regs,
     config::{self, DIAGNOSE, ITER_COUNT, ITER_KIND, KINDS},
-    maps::{Add, Alone, Shared, fentry_site, flight, iter_index, iter_record, lose, site},
+    flight,
+    maps::{Add, Alone, Shared, fentry_site, iter_index, iter_record, live, lose, site},
 };
 
 #[inline(always)]
 pub fn call(ctx: &ProbeContext) {
     let regs = Regs::of(ctx);
-    let Some(site) = site(regs.address()) else { return lose(Lost::Site) };
-    if site.state == OFF || !config::counts() {
-        return;
-    }
+    let Some(site) = live(site(regs.address())) else { return };
     let (iter, bytes) = (regs.argument(site.iter), regs.argument(site.count));
     enter::<Alone>(ctx, site, regs.stack_pointer(), iter, bytes);
 }
 
 #[inline(always)]
 pub fn returned(ctx: &ProbeContext) {
+    let now = flight::now();
     let regs = Regs::of(ctx);
-    let Some(site) = site(regs.address()) else { return lose(Lost::Site) };
-    if site.state == OFF || !config::counts() {
-        return;
-    }
-    leave::<Alone, _>(ctx, site, regs.stack_pointer(), regs.result());
+    let Some(site) = live(site(regs.address())) else { return };
+    leave::<Alone>(site, regs.stack_pointer(), regs.result(), now);
 }
 
 /// What matters of a `struct iov_iter` (include/linux/uio.h): its kind and the bytes left lie in the first
@@ -95,49 +90,13 @@ fn enter<A: Add>(ctx: &impl EbpfContext, site: &Site, key: u64, iter: u64, bytes
         A::add(&raw mut (*record).calls, 1);
         A::add(&raw mut (*record).asked, asked);
     }
-    let Some(place) = flight(key) else { return };
-    let mut call =
-        // SAFETY: takes nothing and cannot fail.
-        Flight { key, start: unsafe { bpf_ktime_get_ns() }, asked, record: u64::from(index), ..Flight::default() };
-    call.seal = call.sealed();
-    // SAFETY: the place is a value of the map. Member by member: the padding stays.
-    unsafe {
-        (*place).key = call.key;
-        (*place).start = call.start;
-        (*place).asked = call.asked;
-        (*place).record = call.record;
-        (*place).seal = call.seal;
-    }
+    flight::leave(key, flight::now(), asked, u64::from(index));
 }
 
 /// Finds the call and adds what it did and how long it took.
 #[inline(always)]
-fn leave<A: Add, C: EbpfContext>(ctx: &C, site: &Site, key: u64, result: u64) {
-    // SAFETY: takes nothing and cannot fail.
-    let now = unsafe { bpf_ktime_get_ns() };
-    let Some(place) = flight(key) else { return };
-    // SAFETY: the place is a value of the map. Each member is read once, so that what is checked is used.
-    let call = unsafe {
-        Flight {
-            key: core::ptr::read_volatile(&raw const (*place).key),
-            start: core::ptr::read_volatile(&raw const (*place).start),
-            asked: core::ptr::read_volatile(&raw const (*place).asked),
-            record: core::ptr::read_volatile(&raw const (*place).record),
-            seal: core::ptr::read_volatile(&raw const (*place).seal),
-            ..Flight::default()
-        }
-    };
-    if !call.is(key) {
-        if site.state == ON {
-            lose(Lost::Flight);
-            if DIAGNOSE.load() != 0 {
-                warn!(ctx, "no call for the return of function {} at stack {:x}", site.target, key);
-            }
-        }
-        return;
-    }
-    // SAFETY: the place is a value of the map.
-    unsafe { (*place).key = 0 };
+fn leave<A: Add>(site: &Site, key: u64, result: u64, now: u64) {
+    let Some(call) = flight::take(key) else { return };
     let Some(record) = iter_record(call.record as u32) else { return lose(Lost::Record) };
     let done = match site.returns {
         RETURNS_BYTES => result,
@@ -179,20 +138,15 @@ fn slot(ctx: &impl EbpfContext, position: u8) -> u64 {
 
 #[inline(always)]
 fn entry(ctx: &FEntryContext, number: u32) {
-    let Some(site) = fentry_site(number) else { return lose(Lost::Site) };
-    if site.state == OFF || !config::counts() {
-        return;
-    }
+    let Some(site) = live(fentry_site(number)) else { return };
     enter::<Shared>(ctx, site, key(ctx), slot(ctx, site.iter), slot(ctx, site.count));
 }
 
 #[inline(always)]
 fn exit(ctx: &FExitContext, number: u32) {
-    let Some(site) = fentry_site(number) else { return lose(Lost::Site) };
-    if site.state == OFF || !config::counts() {
-        return;
-    }
-    leave::<Shared, _>(ctx, site, key(ctx), slot(ctx, site.arguments));
+    let now = flight::now();
+    let Some(site) = live(fentry_site(number)) else { return };
+    leave::<Shared>(site, key(ctx), slot(ctx, site.arguments), now);
 }
 
 /// A pair of programs for each function probed by fentry: such a program knows its function only when it is

@@ -9,6 +9,7 @@
 
 mod arch;
 mod config;
+mod flight;
 mod import;
 mod iter;
 mod maps;

@@ -16,10 +16,10 @@ use iotrace_common::{
     import::{ImportRecord, Path},
     iter::IterRecord,
     lost::{Lost, LostRecord},
-    site::{FENTRIES, Site, SiteSet},
+    site::{FENTRIES, OFF, Site, SiteSet},
 };
 
-use crate::config::{FUNCTIONS, KINDS, SITE_BITS};
+use crate::config::{self, FUNCTIONS, KINDS, SITE_BITS};
 
 /// `BPF_F_MMAPABLE` (include/uapi/linux/bpf.h, 5.5).
 const MMAPABLE: u32 = 1 << 10;
@@ -111,6 +111,16 @@ pub fn site(address: u64) -> Option<&'static Site> {
 #[inline(always)]
 pub fn fentry_site(number: u32) -> Option<&'static Site> {
     FENTRY_SITES.get(number)
+}
+
+/// The site that was found, if what happens there counts.
+#[inline(always)]
+pub fn live(found: Option<&'static Site>) -> Option<&'static Site> {
+    let Some(site) = found else {
+        lose(Lost::Site);
+        return None;
+    };
+    (site.state != OFF && config::counts()).then_some(site)
 }
 
 /// The place for the call in flight with this stack pointer.

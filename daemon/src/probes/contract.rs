@@ -49,10 +49,18 @@ fn maps_hold_the_shared_types() {
 fn programs_are_those_that_are_loaded() {
     let object = object();
     let built: BTreeSet<String> = object.programs.into_keys().collect();
-    let mut expected: BTreeSet<String> =
-        ["import_call", "import_return", "iter_call", "iter_return", "whoami", "whereis", "tree_fork", "tree_free"]
-            .map(str::to_owned)
-            .into();
+    let mut expected: BTreeSet<String> = [
+        "import_call",
+        "import_return",
+        "iter_call",
+        "iter_return",
+        "whoami",
+        "whereis",
+        "tree_fork",
+        "tree_free",
+    ]
+    .map(str::to_owned)
+    .into();
     for number in 0..FENTRIES {
         expected.extend([format!("iter_entry_{number}"), format!("iter_exit_{number}")]);
     }

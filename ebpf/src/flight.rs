@@ -1,0 +1,58 @@
+//! Calls in flight, in their array: left at the call, taken at its return.
+
+use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
+use core::ptr::read_volatile;
+use iotrace_common::{flight::Flight, lost::Lost};
+
+use crate::maps::{flight, lose};
+
+/// Now, in nanoseconds of the monotonic clock.
+#[inline(always)]
+pub fn now() -> u64 {
+    // SAFETY: takes nothing and cannot fail.
+    unsafe { bpf_ktime_get_ns() }
+}
+
+/// Leaves a call for its return. A call that is still there will not be matched any more: two have met in one
+/// place, or a return was missed.
+#[inline(always)]
+pub fn leave(key: u64, start: u64, asked: u64, record: u64) {
+    let Some(place) = flight(key) else { return };
+    let mut call = Flight { key, start, asked, record, ..Flight::default() };
+    call.seal = call.sealed();
+    // SAFETY: the place is a value of the map. Member by member: the padding stays.
+    unsafe {
+        if read_volatile(&raw const (*place).key) != 0 {
+            lose(Lost::Flight);
+        }
+        (*place).key = call.key;
+        (*place).start = call.start;
+        (*place).asked = call.asked;
+        (*place).record = call.record;
+        (*place).seal = call.seal;
+    }
+}
+
+/// Takes the call that returns; `None` if it was lost, or if this is no return at all: some functions also jump to
+/// the instruction after a call.
+#[inline(always)]
+pub fn take(key: u64) -> Option<Flight> {
+    let place = flight(key)?;
+    // SAFETY: the place is a value of the map. Each member is read once, so that what is checked is used.
+    let call = unsafe {
+        Flight {
+            key: read_volatile(&raw const (*place).key),
+            start: read_volatile(&raw const (*place).start),
+            asked: read_volatile(&raw const (*place).asked),
+            record: read_volatile(&raw const (*place).record),
+            seal: read_volatile(&raw const (*place).seal),
+            ..Flight::default()
+        }
+    };
+    if !call.is(key) {
+        return None;
+    }
+    // SAFETY: as above.
+    unsafe { (*place).key = 0 };
+    Some(call)
+}
