@@ -15,7 +15,7 @@ use crate::{
     daemon, kernel,
     measure::Measure,
     probes::Scope,
-    snapshot::Delta,
+    snapshot::{Delta, Probe, State},
     top,
     tracer::TracerError,
 };
@@ -56,6 +56,7 @@ fn journald() -> bool {
 pub fn top(options: &cli::Top) -> Result<ExitCode> {
     let follow = !options.command.is_empty();
     let mut measure = Measure::start(Scope { follow, diagnose: false }, follow)?;
+    tell_failed(&measure.probes());
     let code = if follow {
         match measure.command(&options.command) {
             Ok((delta, ended)) => {
@@ -75,6 +76,20 @@ pub fn top(options: &cli::Top) -> Result<ExitCode> {
     };
     measure.stop();
     Ok(code)
+}
+
+/// Says how many sites the kernel refused, and why the first.
+fn tell_failed(probes: &[Probe]) {
+    let failed: Vec<_> = probes.iter().filter(|probe| probe.state == State::Failed).collect();
+    if let Some(first) = failed.first() {
+        eprintln!(
+            "iotrace: {} of {} sites could not be probed, such as {}: {}; `iotrace check` lists them",
+            failed.len(),
+            probes.len(),
+            first.site,
+            first.reason
+        );
+    }
 }
 
 /// Before the probes are detached: that takes longer than most readers want to wait.
@@ -143,7 +158,16 @@ fn facts() -> Vec<Fact> {
         readable("btf", "/sys/kernel/btf/vmlinux", "needs CONFIG_DEBUG_INFO_BTF"),
         readable("kallsyms", "/proc/kallsyms", "needs CONFIG_KALLSYMS"),
         readable("kcore", "/proc/kcore", "needs root or CAP_SYS_RAWIO and CAP_DAC_READ_SEARCH"),
-        readable("kprobes", "/sys/bus/event_source/devices/kprobe/type", "needs CONFIG_KPROBE_EVENTS"),
+        match kernel::kprobes_enabled() {
+            Some(false) => Fact {
+                name: "kprobes".into(),
+                verdict: Verdict::No,
+                note: "/sys/kernel/debug/kprobes/enabled is 0; write 1 to it".into(),
+            },
+            _ => {
+                readable("kprobes", "/sys/bus/event_source/devices/kprobe/type", "needs CONFIG_KPROBE_EVENTS")
+            }
+        },
         Fact { name: "lockdown".into(), verdict: lockdown.0, note: lockdown.1 },
     ]
 }

@@ -27,12 +27,20 @@ pub enum KernelError {
         "/proc/kallsyms hides its addresses: run as root or grant CAP_SYSLOG, and set sysctl kernel.kptr_restrict to 0 or 1"
     )]
     Restricted,
-    #[error("/proc/kallsyms: {0}")]
+    #[error(
+        "/proc/kallsyms is of no use ({0}); iotrace needs a kernel with CONFIG_KALLSYMS, and its own /proc"
+    )]
     Symbols(kallsyms::SymbolsError),
-    #[error("/sys/kernel/btf/vmlinux: {0}")]
-    Btf(#[from] plan::btf::BtfError),
-    #[error("/proc/kcore: {0}")]
-    Kcore(#[from] plan::kcore::KcoreError),
+    #[error(
+        "/sys/kernel/btf/vmlinux is of no use ({0}); iotrace needs a kernel with CONFIG_DEBUG_INFO_BTF, and its own /sys"
+    )]
+    Btf(plan::btf::BtfError),
+    #[error(
+        "/proc/kcore is of no use ({0}); iotrace needs a kernel with CONFIG_PROC_KCORE, its own /proc, and root or CAP_SYS_RAWIO"
+    )]
+    Kcore(plan::kcore::KcoreError),
+    #[error("kprobes are switched off: {KPROBES_ENABLED} is 0, so no probe would ever fire; write 1 to it")]
+    KprobesOff,
     #[error("/proc/kcore does not hold the kernel's text at {0:#x}")]
     NoText(u64),
     #[error(
@@ -78,6 +86,8 @@ pub struct TaskLayout {
 /// Bytes of a `struct iov_iter` that the kernel side reads.
 const ITER_READ: u32 = 32;
 
+/// Switches all kprobes off, and with them all that is counted (Documentation/trace/kprobes.rst).
+const KPROBES_ENABLED: &str = "/sys/kernel/debug/kprobes/enabled";
 const KALLSYMS: &str = "/proc/kallsyms";
 const BTF: &str = "/sys/kernel/btf/vmlinux";
 const KCORE: &str = "/proc/kcore";
@@ -89,8 +99,11 @@ impl Facts {
     /// # Errors
     /// The file that could not be read or understood, and what to do.
     pub fn read() -> Result<Facts, KernelError> {
+        if kprobes_enabled() == Some(false) {
+            return Err(KernelError::KprobesOff);
+        }
         let btf = read(BTF)?;
-        let btf = Btf::parse(&btf)?;
+        let btf = Btf::parse(&btf).map_err(KernelError::Btf)?;
         let kallsyms = read(KALLSYMS)?;
         let symbols = match Symbols::parse(&kallsyms) {
             Err(kallsyms::SymbolsError::Restricted) => return Err(KernelError::Restricted),
@@ -150,7 +163,7 @@ fn read_text(symbols: &Symbols<'_>) -> Result<Vec<Image>, KernelError> {
     let kcore = File::open(KCORE).map_err(|error| unreadable(KCORE, error))?;
     let mut headers = Vec::with_capacity(HEADERS);
     (&kcore).take(HEADERS as u64).read_to_end(&mut headers).map_err(|error| unreadable(KCORE, error))?;
-    let segments = Segments::parse(&headers)?;
+    let segments = Segments::parse(&headers).map_err(KernelError::Kcore)?;
 
     let core = symbols.core_text().ok_or(KernelError::Restricted)?;
     let modules = symbols.module_text();
@@ -192,7 +205,13 @@ fn unreadable(path: &'static str, error: io::Error) -> KernelError {
             }
             _ => "run as root, or grant CAP_SYSLOG, CAP_SYS_RAWIO and CAP_DAC_READ_SEARCH".into(),
         },
-        _ => "is /proc mounted, and the kernel built with it?".into(),
+        (KCORE, io::ErrorKind::NotFound) => {
+            "iotrace needs a kernel with CONFIG_PROC_KCORE, and /proc mounted".into()
+        }
+        (KALLSYMS, io::ErrorKind::NotFound) => {
+            "iotrace needs a kernel with CONFIG_KALLSYMS, and /proc mounted".into()
+        }
+        _ => "are /proc and /sys mounted?".into(),
     };
     KernelError::Read { path, error, remedy }
 }
@@ -202,6 +221,11 @@ pub fn lockdown() -> Option<String> {
     let levels = fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
     let (_, rest) = levels.split_once('[')?;
     rest.split_once(']').map(|(level, _)| level.to_owned())
+}
+
+/// Whether kprobes fire; `None` where debugfs cannot be read.
+pub fn kprobes_enabled() -> Option<bool> {
+    fs::read_to_string(KPROBES_ENABLED).ok().map(|enabled| enabled.trim() != "0")
 }
 
 /// The kernel's release, as `uname -r`.
@@ -217,7 +241,16 @@ pub fn has_btf() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::possible_cpus;
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let error = Segments::parse(b"").unwrap_err();
+        let cause = error.to_string();
+        let text = format!("{:#}", anyhow::Error::from(KernelError::Kcore(error)));
+        assert_eq!(text.matches(&cause).count(), 1, "{text}");
+        assert!(text.contains("CONFIG_PROC_KCORE"), "{text}");
+    }
 
     #[test]
     fn the_highest_cpu_counts() {

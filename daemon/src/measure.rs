@@ -26,6 +26,9 @@ use crate::{
 /// How often the state of the attaching is looked at.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How often it is shown.
+const SHOW: Duration = Duration::from_millis(500);
+
 /// Probes on every site that this kernel allows, attached for one measurement.
 pub struct Measure {
     tracer: Tracer,
@@ -135,15 +138,19 @@ impl Measure {
 
 async fn all_attached(tracer: &Tracer) {
     let show = io::stderr().is_terminal();
+    let mut shown = (Instant::now(), usize::MAX);
     while tracer.progress() != Some(Progress::All) && !tracer.is_dead() {
-        if show {
+        if show && shown.0.elapsed() >= SHOW {
             let probes = tracer.totals.probes();
             let pending = probes.iter().filter(|probe| probe.state == State::Pending).count();
-            eprint!("\rattaching, {pending} sites to go \x1b[K");
+            if pending != shown.1 {
+                eprint!("\rattaching, {pending} sites to go \x1b[K");
+            }
+            shown = (Instant::now(), pending);
         }
         sleep(LOOK).await;
     }
-    if show {
+    if shown.1 != usize::MAX {
         eprint!("\r\x1b[K");
     }
 }
