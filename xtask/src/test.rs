@@ -79,7 +79,7 @@ fn host_tests() -> Result<Tally> {
         &["--package", "iotrace-guest", "--lib", "--bins"],
     ] {
         let mut test = workspace::cargo();
-        let out = test.args(["test", "--quiet"]).args(packages).stderr(Stdio::inherit()).output();
+        let out = test.args(["test", "--quiet", "--no-fail-fast"]).args(packages).stderr(Stdio::inherit()).output();
         let out = out.context("cannot start cargo")?;
         to_stdout(&out.stdout);
         let mut tally = Tally::of(&String::from_utf8_lossy(&out.stdout));
