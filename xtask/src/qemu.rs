@@ -7,6 +7,7 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,11 @@ use crate::workspace::{self, find_program};
 pub const HARNESS_FAILED: u8 = 125;
 /// Exit code when the guest took too long, as that of timeout(1).
 pub const TIMED_OUT: u8 = 124;
+/// Exit code when Ctrl-C ended the guest, as a shell reports it.
+pub const INTERRUPTED: u8 = 130;
+
+/// Set by whoever catches SIGINT: the terminal sends it to QEMU as well.
+pub static INTERRUPT: AtomicBool = AtomicBool::new(false);
 
 /// How often a running guest is looked at.
 const LOOK: Duration = Duration::from_millis(20);
@@ -125,6 +131,7 @@ pub fn run(
             );
             Ok(TIMED_OUT)
         }
+        Ended::Died | Ended::NeverUp if INTERRUPT.load(Relaxed) => Ok(INTERRUPTED),
         Ended::Died | Ended::NeverUp => {
             show_console(&console);
             Err(anyhow!(

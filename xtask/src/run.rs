@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -49,7 +50,7 @@ pub fn command(options: &Options) -> Result<ExitCode> {
     if port != options.port {
         eprintln!("run: port {} is taken, serving on {port}", options.port);
     }
-    ignore_interrupt();
+    catch_interrupt();
     if !options.guest {
         eprintln!("run: building");
         let folder = build_for_host()?;
@@ -64,10 +65,12 @@ pub fn command(options: &Options) -> Result<ExitCode> {
 }
 
 /// Ctrl-C ends the children, which share the terminal; this process then ends in order.
-fn ignore_interrupt() {
-    extern "C" fn nothing(_signal: libc::c_int) {}
-    let handler: extern "C" fn(libc::c_int) = nothing;
-    // SAFETY: the handler does nothing, which is safe at any time. Unlike SIG_IGN it is not inherited by exec.
+fn catch_interrupt() {
+    extern "C" fn caught(_signal: libc::c_int) {
+        qemu::INTERRUPT.store(true, Relaxed);
+    }
+    let handler: extern "C" fn(libc::c_int) = caught;
+    // SAFETY: the handler stores to an atomic, which is safe at any time. Unlike SIG_IGN it is not inherited.
     unsafe { libc::signal(libc::SIGINT, handler as libc::sighandler_t) };
 }
 
@@ -165,8 +168,8 @@ fn in_guest(kernel: &str, port: u16, seconds: Option<u64>) -> Result<ExitCode> {
     });
     match ended {
         Ok(0) => Ok(ExitCode::SUCCESS),
-        // Ctrl-C ended the guest.
-        Err(_) if served => Ok(ExitCode::SUCCESS),
+        Ok(qemu::INTERRUPTED) if served => Ok(ExitCode::SUCCESS),
+        Ok(qemu::INTERRUPTED) => Ok(ExitCode::from(qemu::INTERRUPTED)),
         Ok(code) => bail!("the guest ended with exit code {code}"),
         Err(error) => Err(error),
     }

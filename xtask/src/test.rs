@@ -64,10 +64,17 @@ pub fn command(options: &Options) -> Result<ExitCode> {
     Ok(if sum.failed == 0 && sum.passed > 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The kernel side is linted by its own build: it is for another target.
 fn lints() -> Result<()> {
     let mut clippy = workspace::cargo();
     clippy.args(["clippy", "--quiet", "--workspace", "--exclude", "iotrace-ebpf", "--all-targets"]);
+    run(clippy.args(["--", "-D", "warnings"]))?;
+    // The kernel side is for a target of its own, as in daemon/build.rs.
+    let mut clippy = workspace::cargo();
+    clippy.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", "--cfg=bpf_target_arch=\"x86_64\"");
+    clippy.args(["clippy", "--quiet", "--package", "iotrace-ebpf", "--release", "-Z", "build-std=core"]);
+    clippy
+        .args(["--target", "bpfel-unknown-none", "--target-dir"])
+        .arg(workspace::target().join("ebpf-lints"));
     run(clippy.args(["--", "-D", "warnings"]))
 }
 
@@ -79,7 +86,8 @@ fn host_tests() -> Result<Tally> {
         &["--package", "iotrace-guest", "--lib", "--bins"],
     ] {
         let mut test = workspace::cargo();
-        let out = test.args(["test", "--quiet", "--no-fail-fast"]).args(packages).stderr(Stdio::inherit()).output();
+        let out =
+            test.args(["test", "--quiet", "--no-fail-fast"]).args(packages).stderr(Stdio::inherit()).output();
         let out = out.context("cannot start cargo")?;
         to_stdout(&out.stdout);
         let mut tally = Tally::of(&String::from_utf8_lossy(&out.stdout));
