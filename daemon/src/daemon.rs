@@ -101,6 +101,11 @@ fn follow_attaching(tracer: &Tracer, ready: &AtomicBool) -> bool {
     let (attached, pending) = (count(State::Attached), count(State::Pending));
     let status = format!("{attached} of {} sites attached, {pending} to come", probes.len());
     log::info!("{}: {status}", if progress == Progress::Hot { "ready" } else { "done" });
+    if let (Progress::All, Some(first)) = (progress, probes.iter().find(|probe| probe.state == State::Failed))
+    {
+        let failed = count(State::Failed);
+        log::warn!("{failed} sites could not be probed, such as {}: {}", first.site, first.reason);
+    }
     let mut states = vec![NotifyState::Status(&status)];
     if !ready.swap(true, Relaxed) {
         states.push(NotifyState::Ready);

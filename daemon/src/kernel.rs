@@ -228,6 +228,11 @@ pub fn kprobes_enabled() -> Option<bool> {
     fs::read_to_string(KPROBES_ENABLED).ok().map(|enabled| enabled.trim() != "0")
 }
 
+/// `kernel.perf_event_paranoid`; `None` where it cannot be read.
+pub fn perf_event_paranoid() -> Option<i32> {
+    fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
+}
+
 /// The kernel's release, as `uname -r`.
 pub fn release() -> String {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

@@ -56,7 +56,7 @@ fn it_is_not_root_and_keeps_what_it_needs() {
     ] {
         assert_eq!(service(&unit, key), Some(value), "{key}");
     }
-    let needed = "CAP_BPF CAP_PERFMON CAP_SYSLOG CAP_SYS_RAWIO CAP_DAC_READ_SEARCH";
+    let needed = "CAP_BPF CAP_PERFMON CAP_SYSLOG CAP_SYS_RAWIO CAP_DAC_READ_SEARCH CAP_SYS_ADMIN";
     assert_eq!(service(&unit, "AmbientCapabilities"), Some(needed));
     assert_eq!(service(&unit, "CapabilityBoundingSet"), Some(needed));
     for breaks in

@@ -40,7 +40,7 @@ pub struct Options {
     #[arg(long)]
     icount: bool,
     /// Put a file of this machine into the guest: a program into /bin, with the libraries it needs, anything
-    /// else into /root.
+    /// else into /root. Call it by its path where busybox has a command of the same name.
     #[arg(long = "file", value_name = "PATH")]
     files: Vec<PathBuf>,
     /// Let a port of 127.0.0.1 lead to a port of the guest; there, listen on 0.0.0.0.

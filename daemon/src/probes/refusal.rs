@@ -66,7 +66,13 @@ pub(super) fn explain(error: &(dyn StdError + 'static)) -> String {
         Some(libc::EINVAL) => "the kernel refuses a probe there: its function is notrace".into(),
         Some(libc::EBUSY) => "the function has no place for fentry (it is notrace)".into(),
         Some(libc::EILSEQ) => "not an instruction's first byte (the text changed since it was read)".into(),
-        Some(libc::EPERM | libc::EACCES) => "the kernel refuses: not permitted".into(),
+        Some(libc::EPERM | libc::EACCES) => match kernel::perf_event_paranoid() {
+            // Debian's and Ubuntu's own level: it asks for more than CAP_PERFMON.
+            Some(level @ 3..) => format!(
+                "not permitted: kernel.perf_event_paranoid is {level}; grant CAP_SYS_ADMIN, or set it to 2"
+            ),
+            _ => "not permitted: grant CAP_PERFMON".into(),
+        },
         Some(libc::EMFILE) => "too many open files: raise the limit (ulimit -n)".into(),
         _ => root(error),
     }
