@@ -61,7 +61,8 @@ fn two_daemons_and_a_top_see_the_same() {
     assert_eq!(ended.code, 0, "{}", ended.stderr);
 }
 
-/// Nothing but this test runs here: what is sent are its requests, what is received are the answers it reads.
+/// Nothing but this test runs here: what is sent are its requests, what is received are the answers it reads. The
+/// system may add a few bytes of its own; had the daemon been counted, each of its requests and answers would show.
 fn its_own_traffic_is_left_out(daemon: &Daemon) {
     const SCRAPES: u64 = 20;
     let bytes = |scrape: &Exposition, functions: &[&str]| -> u64 {
@@ -80,7 +81,9 @@ fn its_own_traffic_is_left_out(daemon: &Daemon) {
     }
     let (after, _) = scrape();
     assert_eq!(between(&before.imports(), &after.imports()), BTreeMap::new());
-    assert_eq!(received(&after) - received(&before), answers);
+    let request = http::request("/metrics").len() as u64;
+    let (all, some_more) = (received(&after) - received(&before), answers + request);
+    assert!((answers..some_more).contains(&all), "received {all}, expected {answers}");
     // 5.10 copies what TCP sends in a function that it does not let anybody probe.
     let blind = |sample: &Sample| {
         sample.value == 0.0 && sample.labels["site"].starts_with("skb_do_copy_data_nocache+")
@@ -88,7 +91,11 @@ fn its_own_traffic_is_left_out(daemon: &Daemon) {
     if after.with("iotrace_site_attached", &[]).any(blind) {
         println!("what TCP sends is not seen on this kernel: {:?}", kernel::version());
     } else {
-        assert_eq!(sent(&after) - sent(&before), SCRAPES * http::request("/metrics").len() as u64);
+        let all = sent(&after) - sent(&before);
+        assert!(
+            (SCRAPES * request..(SCRAPES + 1) * request).contains(&all),
+            "sent {all}, {SCRAPES} of {request}"
+        );
     }
     let closed = || kernel::files(daemon.pid()) <= files;
     assert!(eventually(Duration::from_secs(5), closed), "scrapes leave descriptors open");
