@@ -183,7 +183,7 @@ impl Drop for Hidden {
     }
 }
 
-/// A setting under /proc/sys that is put back when dropped.
+/// A setting of the kernel, in a file, that is put back when dropped.
 #[derive(Debug)]
 pub struct Setting {
     path: &'static str,

@@ -54,6 +54,13 @@ fn with_hidden_addresses() {
 }
 
 #[test]
+fn with_kprobes_switched_off() {
+    let _alone = in_guest();
+    let _off = Setting::set("/sys/kernel/debug/kprobes/enabled", "0");
+    refused(commands(), &[&["/sys/kernel/debug/kprobes/enabled"], &["write 1"]]);
+}
+
+#[test]
 fn without_types() {
     let _alone = in_guest();
     let _hidden = Hidden::folder("/sys/kernel/btf");
