@@ -7,7 +7,7 @@ use std::{
 };
 
 /// How long a connection, a request or an answer may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

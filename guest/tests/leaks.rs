@@ -5,7 +5,7 @@ use std::{env, thread, time::Duration};
 use iotrace_guest::{daemon::Daemon, in_guest, kernel::Held, process::eventually};
 
 /// The kernel frees programs and probes after grace periods, and the files of a killed process one by one.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How many times the daemon is started and ended: the whole proof on one kernel, a sample on the others.
 fn cycles() -> u32 {
