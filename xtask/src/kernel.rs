@@ -69,9 +69,8 @@ fn fetch(series: Series, home: &Path) -> Result<()> {
     let scratch = home.with_extension(format!("part-{}", std::process::id()));
     let unpacked = scratch.join("unpacked");
     fs::create_dir_all(&unpacked).with_context(|| format!("cannot make {}", unpacked.display()))?;
-    packages.unpack(&release.package, &unpacked)?;
-    if release.modules_package() != release.package {
-        packages.unpack(&release.modules_package(), &unpacked)?;
+    for package in release.packages(&names) {
+        packages.unpack(&package, &unpacked)?;
     }
     arrange(release, &unpacked, &scratch)?;
     fs::remove_dir_all(&unpacked)?;

@@ -37,6 +37,8 @@ fn built(cargo: &mut Command, kind: &str) -> Result<Vec<Program>> {
         cargo.args(["-p", "iotrace"]);
     }
     cargo.arg("--target-dir").arg(workspace::target().join("guest"));
+    // These would take the place of the next line's, and the programs would need libraries.
+    cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS");
     cargo.env("CARGO_TARGET_X86_64_UNKNOWN_LINUX_GNU_RUSTFLAGS", "-C target-feature=+crt-static");
     cargo.env("CARGO_PROFILE_RELEASE_STRIP", "debuginfo");
     let out = cargo.stderr(Stdio::inherit()).output().context("cannot start cargo")?;

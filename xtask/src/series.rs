@@ -44,10 +44,18 @@ impl Release {
         Series(numbers[0], numbers[1])
     }
 
-    /// The package that holds its modules.
-    pub fn modules_package(&self) -> String {
-        // Newer packages come in parts, older ones in one piece.
-        self.package.replace("linux-binary-", "linux-modules-")
+    /// The packages that make it up, of those that are `known`: newer releases come in parts, older ones in one
+    /// piece.
+    pub fn packages(&self, known: &[String]) -> Vec<String> {
+        let part = |name: &str| self.package.replace("linux-binary-", name);
+        let mut parts = vec![self.package.clone()];
+        // The last, where it exists, lists what is built in.
+        for other in ["linux-modules-", "linux-base-"].map(part) {
+            if !parts.contains(&other) && known.contains(&other) {
+                parts.push(other);
+            }
+        }
+        parts
     }
 }
 
@@ -120,8 +128,10 @@ mod tests {
     fn a_kernel_in_parts_is_taken_from_the_binary_package() {
         assert_eq!(chosen("7.3"), "linux-binary-7.3.4+deb13-cloud-amd64");
         let releases = releases(PACKAGES.iter().copied());
-        assert_eq!(releases.last().unwrap().modules_package(), "linux-modules-7.3.4+deb13-cloud-amd64");
-        assert_eq!(releases[0].modules_package(), releases[0].package);
+        let known: Vec<_> = PACKAGES.iter().map(|&package| package.to_owned()).collect();
+        let parts = ["linux-binary-7.3.4+deb13-cloud-amd64", "linux-modules-7.3.4+deb13-cloud-amd64"];
+        assert_eq!(releases.last().unwrap().packages(&known), parts);
+        assert_eq!(releases[0].packages(&known), [releases[0].package.clone()]);
     }
 
     #[test]
