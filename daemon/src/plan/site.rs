@@ -218,11 +218,9 @@ fn path(caller: &str) -> (Path, bool) {
 
 /// Functions on the read, write, send, receive and pipe paths of the kernels 5.10 to 7.3. TCP receives through
 /// `simple_copy_to_iter`: what `tcp_recvmsg_locked` copies itself is the urgent byte.
-const HOT: [&str; 26] = [
+const HOT: [&str; 24] = [
     "___sys_recvmsg",
     "___sys_sendmsg",
-    "aio_read",
-    "aio_write",
     "anon_pipe_read",
     "anon_pipe_write",
     "copy_msghdr_from_user",
@@ -253,8 +251,7 @@ const ODD: [&str; 3] = ["_copy_from_iter_nocache", "_copy_from_iter_full_nocache
 
 /// When a site is attached: 0 for the hot ones, 1 for the rest.
 fn rank(target: &str, caller: &str) -> u8 {
-    let hot = HOT.contains(&whole(caller)) || path(caller).0 == Path::IoUring;
-    u8::from(!hot || ODD.contains(&target))
+    u8::from(!HOT.contains(&whole(caller)) || ODD.contains(&target))
 }
 
 /// A name without the compiler's suffix.
