@@ -56,7 +56,12 @@ fn journald() -> bool {
 pub fn top(options: &cli::Top) -> Result<ExitCode> {
     let follow = !options.command.is_empty();
     let mut measure = Measure::start(Scope { follow, diagnose: false }, follow)?;
-    tell_failed(&measure.probes());
+    let probes = measure.probes();
+    tell_failed(&probes);
+    if probes.iter().all(|probe| probe.state != State::Attached) {
+        measure.stop();
+        return Err(TracerError::Nothing.into());
+    }
     let code = if follow {
         match measure.command(&options.command) {
             Ok((delta, ended)) => {
@@ -85,7 +90,7 @@ fn tell_failed(probes: &[Probe]) {
         eprintln!(
             "iotrace: {} of {} sites could not be probed, such as {}: {}; `iotrace check` lists them",
             failed.len(),
-            probes.len(),
+            probes.iter().filter(|probe| !probe.site.is_empty()).count(),
             first.site,
             first.reason
         );
@@ -158,18 +163,25 @@ fn facts() -> Vec<Fact> {
         readable("btf", "/sys/kernel/btf/vmlinux", "needs CONFIG_DEBUG_INFO_BTF"),
         readable("kallsyms", "/proc/kallsyms", "needs CONFIG_KALLSYMS"),
         readable("kcore", "/proc/kcore", "needs root or CAP_SYS_RAWIO and CAP_DAC_READ_SEARCH"),
-        match kernel::kprobes_enabled() {
-            Some(false) => Fact {
-                name: "kprobes".into(),
-                verdict: Verdict::No,
-                note: "/sys/kernel/debug/kprobes/enabled is 0; write 1 to it".into(),
-            },
-            _ => {
-                readable("kprobes", "/sys/bus/event_source/devices/kprobe/type", "needs CONFIG_KPROBE_EVENTS")
-            }
-        },
+        kprobes(readable(
+            "kprobes",
+            "/sys/bus/event_source/devices/kprobe/type",
+            "needs CONFIG_KPROBE_EVENTS",
+        )),
         Fact { name: "lockdown".into(), verdict: lockdown.0, note: lockdown.1 },
     ]
+}
+
+/// Kprobes that the kernel has may still be switched off.
+fn kprobes(built: Fact) -> Fact {
+    let (verdict, note) = match (built.verdict, kernel::kprobes_enabled()) {
+        (Verdict::Yes, Some(false)) => (Verdict::No, "/sys/kernel/debug/kprobes/enabled is 0; write 1 to it"),
+        (Verdict::Yes, None) => {
+            (Verdict::Unknown, "there, but debugfs does not tell whether they are switched on")
+        }
+        _ => return built,
+    };
+    Fact { verdict, note: note.into(), ..built }
 }
 
 /// A reader that has gone, as in `iotrace top | head`, is no failure.

@@ -23,7 +23,7 @@ use crate::{
     probes::{KernelLog, Scope},
     snapshot::State,
     totals::Totals,
-    tracer::{Progress, Tracer},
+    tracer::{Progress, Tracer, TracerError},
 };
 
 /// How often the state of the attaching is looked at.
@@ -72,6 +72,9 @@ async fn serve(listen: SocketAddr, scope: Scope) -> Result<()> {
             _ = ticks.tick() => {
                 ensure!(!tracer.is_dead(), "the attaching thread died; its last words are above");
                 all = all || follow_attaching(&tracer, &ready);
+                if all && tracer.totals.probes().iter().all(|probe| probe.state != State::Attached) {
+                    return Err(TracerError::Nothing.into());
+                }
             }
         }
     }

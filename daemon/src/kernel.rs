@@ -27,16 +27,14 @@ pub enum KernelError {
         "/proc/kallsyms hides its addresses: run as root or grant CAP_SYSLOG, and set sysctl kernel.kptr_restrict to 0 or 1"
     )]
     Restricted,
-    #[error(
-        "/proc/kallsyms is of no use ({0}); iotrace needs a kernel with CONFIG_KALLSYMS, and its own /proc"
-    )]
+    #[error("/proc/{0}; iotrace needs a kernel with CONFIG_KALLSYMS, and its own /proc")]
     Symbols(kallsyms::SymbolsError),
     #[error(
-        "/sys/kernel/btf/vmlinux is of no use ({0}); iotrace needs a kernel with CONFIG_DEBUG_INFO_BTF, and its own /sys"
+        "/sys/kernel/btf/vmlinux: {0}; iotrace needs a kernel with CONFIG_DEBUG_INFO_BTF, and its own /sys"
     )]
     Btf(plan::btf::BtfError),
     #[error(
-        "/proc/kcore is of no use ({0}); iotrace needs a kernel with CONFIG_PROC_KCORE, its own /proc, and root or CAP_SYS_RAWIO"
+        "/proc/{0}; iotrace needs a kernel with CONFIG_PROC_KCORE, its own /proc, and root or CAP_SYS_RAWIO"
     )]
     Kcore(plan::kcore::KcoreError),
     #[error("kprobes are switched off: {KPROBES_ENABLED} is 0, so no probe would ever fire; write 1 to it")]
@@ -249,12 +247,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cause_is_told_once() {
-        let error = Segments::parse(b"").unwrap_err();
-        let cause = error.to_string();
-        let text = format!("{:#}", anyhow::Error::from(KernelError::Kcore(error)));
-        assert_eq!(text.matches(&cause).count(), 1, "{text}");
-        assert!(text.contains("CONFIG_PROC_KCORE"), "{text}");
+    fn a_refusal_names_its_file_once() {
+        let kcore = KernelError::Kcore(Segments::parse(b"").unwrap_err());
+        let btf = KernelError::Btf(Btf::parse(b"").err().unwrap());
+        let symbols = KernelError::Symbols(Symbols::parse(b"").err().unwrap());
+        for (error, file, remedy) in [
+            (kcore, "kcore", "CONFIG_PROC_KCORE"),
+            (btf, "/sys/kernel/btf/vmlinux", "CONFIG_DEBUG_INFO_BTF"),
+            (symbols, "kallsyms", "CONFIG_KALLSYMS"),
+        ] {
+            let text = format!("{:#}", anyhow::Error::from(error));
+            assert_eq!(text.matches(file).count(), 1, "{text}");
+            assert!(text.contains(remedy), "{text}");
+        }
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub enum TracerError {
     Kernel(#[from] KernelError),
     #[error(transparent)]
     Probes(#[from] ProbesError),
+    #[error("not one site could be probed; `iotrace check` lists the reasons")]
+    Nothing,
     #[error("cannot start a thread: {0}")]
     Thread(std::io::Error),
 }

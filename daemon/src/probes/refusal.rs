@@ -93,6 +93,7 @@ pub(super) fn refused(error: &(dyn StdError + 'static)) -> ProbesError {
                 "run as root, or grant CAP_BPF and CAP_PERFMON (before 5.11 also `ulimit -l unlimited`); if you have them, a policy of this host forbids tracing programs"
             }
         },
+        Some(libc::EMFILE | libc::ENFILE) => "raise the limit of open files (ulimit -n, LimitNOFILE=)",
         Some(libc::ENOMEM) => "there is not enough memory for the maps",
         Some(libc::ENOSYS) => "this kernel is built without CONFIG_BPF_SYSCALL",
         _ => REPORT,
@@ -117,5 +118,7 @@ mod tests {
         let error = io::Error::from_raw_os_error(libc::EPERM);
         let text = refused(&error).to_string();
         assert!(text.contains("Operation not permitted") && text.contains("CAP_BPF"), "{text}");
+        let text = refused(&io::Error::from_raw_os_error(libc::EMFILE)).to_string();
+        assert!(text.contains("ulimit -n"), "{text}");
     }
 }
