@@ -71,9 +71,11 @@ async fn serve(listen: SocketAddr, scope: Scope) -> Result<()> {
             _ = interrupt.recv() => break,
             _ = ticks.tick() => {
                 ensure!(!tracer.is_dead(), "the attaching thread died; its last words are above");
-                all = all || follow_attaching(&tracer, &ready);
-                if all && tracer.totals.probes().iter().all(|probe| probe.state != State::Attached) {
-                    return Err(TracerError::Nothing.into());
+                if !all {
+                    all = follow_attaching(&tracer, &ready);
+                    if all && tracer.totals.probes().iter().all(|probe| probe.state != State::Attached) {
+                        return Err(TracerError::Nothing.into());
+                    }
                 }
             }
         }
