@@ -140,9 +140,8 @@ fn in_guest(kernel: &str, port: u16, seconds: Option<u64>) -> Result<ExitCode> {
              echo serving\n\
              {serve}"
         ),
-        // One processor: old emulators may run stale code where a probe is set or taken away under load.
         machine: Machine {
-            smp: 1,
+            smp: 2,
             mem: "1G".into(),
             icount: false,
             forwards: vec![Forward { host: port, guest: PORT }],
