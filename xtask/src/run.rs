@@ -153,16 +153,22 @@ fn in_guest(kernel: &str, port: u16, seconds: Option<u64>) -> Result<ExitCode> {
         files: &[],
         modules: &[],
     };
-    let mut served = false;
+    let (mut served, mut line) = (false, Vec::new());
     let ended = guest.run(&Kernel::find(kernel)?, |bytes| {
-        // The last line of the prelude is for us.
-        let text = String::from_utf8_lossy(bytes);
-        if !served && text.ends_with("serving\n") {
-            served = true;
-            to_stdout(&bytes[..bytes.len() - "serving\n".len()]);
-            announce(port, seconds);
-        } else {
-            to_stdout(bytes);
+        // Bytes come as the guest's serial port sends them; only whole lines can be understood.
+        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
+            line.extend_from_slice(part);
+            if !line.ends_with(b"\n") {
+                continue;
+            }
+            // The last line of the prelude is for us.
+            if !served && line == b"serving\n" {
+                served = true;
+                announce(port, seconds);
+            } else {
+                to_stdout(&line);
+            }
+            line.clear();
         }
     });
     match ended {
