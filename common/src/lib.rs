@@ -3,12 +3,14 @@
 //! Compiled for the bpf target and for the host; nothing here knows aya, a map or a file. Types that cross
 //! the border are `#[repr(C)]`, made of fixed-width integers, padded by hand, and their sizes are asserted.
 #![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
 
 pub mod flight;
 pub mod import;
 pub mod iter;
 pub mod lost;
 pub mod site;
+pub mod who;
 
 /// Spreads an address over `1 << bits` places (Fibonacci hashing): the high bits of a product with 2⁶⁴/φ.
 #[inline(always)]
