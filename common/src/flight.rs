@@ -21,10 +21,14 @@ pub struct Flight {
     pub asked: u64,
     /// Where its totals go: for a walker the index into the CPU's block of records, for an import its path.
     pub record: u64,
-    /// Binds the four together, see [`Flight::seal`].
+    /// For a walker whose segments are counted, the address of its `struct iov_iter`; else 0.
+    pub iter: u64,
+    /// For such a walker, `nr_segs` at the call.
+    pub segments: u64,
+    /// Binds them together, see [`Flight::sealed`].
     pub seal: u64,
     /// Fills the cache line.
-    pub pad: [u64; 3],
+    pub pad: u64,
 }
 
 const _: () = assert!(size_of::<Flight>() == 64);
@@ -40,7 +44,8 @@ impl Flight {
     /// seal, so it is lost instead of giving a wrong time.
     #[inline(always)]
     pub const fn sealed(&self) -> u64 {
-        self.key ^ self.start.rotate_left(17) ^ self.asked.rotate_left(34) ^ self.record.rotate_left(51)
+        let first = self.key ^ self.start.rotate_left(11) ^ self.asked.rotate_left(22);
+        first ^ self.record.rotate_left(33) ^ self.iter.rotate_left(44) ^ self.segments.rotate_left(55)
     }
 
     /// Whether this is, whole, the call with the stack pointer `key`.
@@ -56,7 +61,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn flight(key: u64, start: u64, asked: u64, record: u64) -> Flight {
-        let mut flight = Flight { key, start, asked, record, ..Flight::default() };
+        let (iter, segments) = (key + 0x88, asked / 512);
+        let mut flight = Flight { key, start, asked, record, iter, segments, ..Flight::default() };
         flight.seal = flight.sealed();
         flight
     }
@@ -64,7 +70,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_mixture_of_two_calls_is_neither(
-            a in 1u64.., b in 1u64.., starts in any::<[u64; 2]>(), taken in 1u8..15,
+            a in 1u64..1 << 63, b in 1u64..1 << 63, starts in any::<[u64; 2]>(), taken in 1u8..63,
         ) {
             prop_assume!(starts[0] != starts[1] && a != b);
             let first = flight(a, starts[0], 512, 3);
@@ -76,6 +82,8 @@ mod tests {
                     start: pick(1, first.start, second.start),
                     asked: pick(2, first.asked, second.asked),
                     record: pick(3, first.record, second.record),
+                    iter: pick(4, first.iter, second.iter),
+                    segments: pick(5, first.segments, second.segments),
                     seal,
                     ..Flight::default()
                 };

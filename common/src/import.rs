@@ -88,6 +88,7 @@ paths! {
     IoUring "io_uring" "io_uring requests, whichever thread prepares them."
     Aio "aio" "`io_submit(2)` with `IOCB_CMD_PREADV` or `IOCB_CMD_PWRITEV`."
     ProcessVm "process_vm" "`process_vm_readv(2)` and `process_vm_writev(2)`, the local side."
+    ProcessVmRemote "process_vm_remote" "`process_vm_readv(2)` and `process_vm_writev(2)`, the remote side; bytes are not known."
     Vmsplice "vmsplice" "`vmsplice(2)`."
     Madvise "madvise" "`process_madvise(2)`."
     Keyctl "keyctl" "`keyctl(KEYCTL_INSTANTIATE_IOV)`."

@@ -66,6 +66,20 @@ pub const fn nanos_bound(bucket: usize) -> Option<u64> {
     Some(((STEPS + step + 1) as u64) << (log - STEPS.trailing_zeros()))
 }
 
+/// What a kind byte of an iterator leads to: the low bits are the number of the kind, the high ones its segments.
+pub const KIND_BITS: u8 = 0x3f;
+/// Kinds whose `nr_segs` and `iov_offset` move as segments are walked: iovec, kvec, bvec.
+pub const COUNTED: u8 = 0x40;
+/// A kind that is one segment: ubuf. Its `nr_segs` is 0 in 6.0 to 6.3, and 1 since.
+pub const ONE: u8 = 0x80;
+
+/// Segments walked by a call that did something: those that it left behind, and the one in which it stopped.
+/// A segment in which the call before stopped is counted again, since it is walked again.
+#[inline(always)]
+pub const fn walked(before: u64, after: u64, offset_after: u64) -> u64 {
+    before.saturating_sub(after) + (offset_after != 0) as u64
+}
+
 /// Totals of one function and one iterator kind on one CPU.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,16 +96,23 @@ pub struct IterRecord {
     pub nanos: u64,
     /// Calls by duration, see [`nanos_bound`]. Their sum is the number of calls timed.
     pub buckets: [u64; NANOS_BUCKETS],
-    /// Fills the last cache line.
-    pub pad: [u64; 1],
+    /// Segments walked, by the calls that returned and were matched; 0 for kinds that have none.
+    pub segments: u64,
 }
 
 const _: () = assert!(size_of::<IterRecord>() == 640);
 
 impl IterRecord {
     /// A record that has seen nothing.
-    pub const ZERO: IterRecord =
-        IterRecord { calls: 0, asked: 0, done: 0, short: 0, nanos: 0, buckets: [0; NANOS_BUCKETS], pad: [0] };
+    pub const ZERO: IterRecord = IterRecord {
+        calls: 0,
+        asked: 0,
+        done: 0,
+        short: 0,
+        nanos: 0,
+        buckets: [0; NANOS_BUCKETS],
+        segments: 0,
+    };
 }
 
 impl Default for IterRecord {
@@ -114,6 +135,12 @@ mod tests {
         }
         assert_eq!(nanos_bound(NANOS_BUCKETS - 2), Some(1 << CEILING));
         assert_eq!(nanos_bound(NANOS_BUCKETS - 1), None);
+    }
+
+    #[test]
+    fn segments_left_behind_and_the_one_stopped_in_are_walked() {
+        // Whole: 3 of 3. Within the first; from there to its end; then one and a half more.
+        assert_eq!([walked(3, 0, 0), walked(3, 3, 7), walked(3, 2, 0), walked(2, 1, 4)], [3, 1, 1, 2]);
     }
 
     #[test]

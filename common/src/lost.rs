@@ -30,6 +30,7 @@ reasons! {
     Site "site" "A probe fired at an address that no site of the plan has; the event was not counted."
     Iterator "iterator" "The iterator could not be read; the call was counted under kind other."
     Flight "flight" "A call was not matched with its return: it was counted, its bytes done, error and time were not."
+    Process "process" "It could not be told whose the event was while only some processes count; it was not counted."
     Record "record" "The record of a CPU or a function lay outside the map; the event was not counted."
 }
 

@@ -10,21 +10,27 @@ pub const SET: usize = 4;
 
 /// Functions that can be probed by `fentry` and `fexit` at the same time; each needs programs of its own.
 pub const FENTRIES: usize = 8;
+/// System calls that can be probed by `fexit` at the same time; each needs a program of its own.
+pub const SYSCALLS: usize = 4;
 
 /// [`Site::state`]: nothing is counted here yet: not all of its probes are attached.
 pub const OFF: u8 = 0;
 /// [`Site::state`]: calls are counted.
 pub const ON: u8 = 1;
 
-/// [`Site::returns`]: the function returns the bytes it did.
+/// [`Site::returns`]: the function returns the bytes it did, or a negative error.
 pub const RETURNS_BYTES: u8 = 0;
 /// [`Site::returns`]: the function returns whether it did all bytes (`bool`).
 pub const RETURNS_ALL: u8 = 1;
 /// [`Site::returns`]: the function returns nothing.
 pub const RETURNS_NOTHING: u8 = 2;
+/// [`Site::returns`]: the function returns a pointer, or a negative error.
+pub const RETURNS_POINTER: u8 = 3;
 
 /// [`Site::flags`]: the system call in progress names the path; [`Site::target`] is only for when there is none.
 pub const BY_SYSCALL: u8 = 1;
+/// [`Site::flags`]: the walker leaves the iterator where it was, so its segments cannot be told.
+pub const KEEPS: u8 = 2;
 
 /// What is known at one probe. Argument positions count from 0 in the order of the calling convention.
 #[repr(C)]
@@ -40,9 +46,9 @@ pub struct Site {
     pub iter: u8,
     /// For a walker, the position of the byte count; for an import, of `nr_segs`.
     pub count: u8,
-    /// What a walker returns: one of the `RETURNS_…` values.
+    /// What the target returns: one of the `RETURNS_…` values.
     pub returns: u8,
-    /// A set of [`BY_SYSCALL`].
+    /// A set of [`BY_SYSCALL`] and [`KEEPS`].
     pub flags: u8,
     /// Number of arguments, needed to find the return value under `fexit`.
     pub arguments: u8,
@@ -54,7 +60,7 @@ pub struct Site {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteSet {
-    /// Filled from the first.
+    /// In any order, with holes.
     pub sites: [Site; SET],
 }
 
@@ -85,9 +91,19 @@ impl SiteSet {
         None
     }
 
+    /// Takes the site with this address out.
+    pub fn take(&mut self, address: u64) {
+        for site in &mut self.sites {
+            if site.address == address {
+                *site = Site::default();
+            }
+        }
+    }
+
     /// Puts a site into the set, over one with the same address or into a free place; `false` if it is full.
     pub fn put(&mut self, site: Site) -> bool {
-        let place = self.sites.iter().position(|held| held.address == site.address || held.address == 0);
+        let place = |address| self.sites.iter().position(|held| held.address == address);
+        let place = place(site.address).or_else(|| place(0));
         if let Some(place) = place {
             self.sites[place] = site;
         }
@@ -119,6 +135,9 @@ mod tests {
         assert!(set.put(Site { state: ON, ..site(2) }));
         assert_eq!(set.find(2).map(|site| site.state), Some(ON));
         assert_eq!(set.find(5), None);
+        set.take(2);
+        assert_eq!(set.find(2), None);
+        assert!(set.put(site(5)) && set.find(4).is_some());
     }
 
     proptest! {

@@ -21,7 +21,11 @@ pub const SYSCALLS: &[(u32, bool, Path)] = &[
     (libc::SYS_recvmsg as u32, false, Path::Recvmsg),
     (libc::SYS_sendmmsg as u32, false, Path::Sendmmsg),
     (libc::SYS_recvmmsg as u32, false, Path::Recvmmsg),
+    (libc::SYS_io_uring_setup as u32, false, Path::IoUring),
     (libc::SYS_io_uring_enter as u32, false, Path::IoUring),
+    // What a kernel thread has in place of a number (`copy_thread`), and read(2) imports nothing: before 5.12
+    // io_uring's workers are kernel threads, since then they have that of the system call that made them.
+    (libc::SYS_read as u32, false, Path::IoUring),
     (libc::SYS_io_submit as u32, false, Path::Aio),
     (145, true, Path::Readv),
     (146, true, Path::Writev),
@@ -34,6 +38,7 @@ pub const SYSCALLS: &[(u32, bool, Path)] = &[
     (345, true, Path::Sendmmsg),
     (337, true, Path::Recvmmsg),
     (417, true, Path::Recvmmsg),
+    (425, true, Path::IoUring),
     (426, true, Path::IoUring),
     (248, true, Path::Aio),
 ];

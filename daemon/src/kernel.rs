@@ -62,8 +62,8 @@ pub struct Facts {
     pub task: TaskLayout,
     /// Whether programs may call `bpf_task_pt_regs` (≥ 5.15).
     pub has_task_pt_regs: bool,
-    /// Offset of `count` in `struct iov_iter`.
-    pub iter_count: u32,
+    /// Offsets in `struct iov_iter`.
+    pub iter: IterLayout,
     /// One more than the highest number a CPU may have.
     pub cpus: u32,
 }
@@ -79,10 +79,25 @@ pub struct TaskLayout {
     pub stack: u32,
     /// `thread_info.status`.
     pub status: u32,
+    /// `group_leader`.
+    pub group_leader: u32,
+    /// `comm`.
+    pub comm: u32,
+}
+
+/// Offsets of members of `struct iov_iter`, from BTF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IterLayout {
+    /// `count`.
+    pub count: u32,
+    /// `nr_segs`.
+    pub nr_segs: u32,
+    /// `iov_offset`.
+    pub iov_offset: u32,
 }
 
 /// Bytes of a `struct iov_iter` that the kernel side reads.
-const ITER_READ: u32 = 32;
+const ITER_READ: u32 = 40;
 
 /// Switches all kprobes off, and with them all that is counted (Documentation/trace/kprobes.rst).
 const KPROBES_ENABLED: &str = "/sys/kernel/debug/kprobes/enabled";
@@ -120,9 +135,14 @@ impl Facts {
         let member = |structure: &'static str, path: &'static str| {
             btf.offset_of(structure, path).ok_or(KernelError::NoMember { structure, path })
         };
-        let iter_count = member("iov_iter", "count")?;
-        if iter_count > ITER_READ - 8 || plan.iter.kind_offset >= ITER_READ {
-            return Err(KernelError::Layout(iter_count.max(plan.iter.kind_offset)));
+        let iter = IterLayout {
+            count: member("iov_iter", "count")?,
+            nr_segs: member("iov_iter", "nr_segs")?,
+            iov_offset: member("iov_iter", "iov_offset")?,
+        };
+        let farthest = iter.count.max(iter.nr_segs).max(iter.iov_offset);
+        if farthest > ITER_READ - 8 || plan.iter.kind_offset >= ITER_READ {
+            return Err(KernelError::Layout(farthest.max(plan.iter.kind_offset)));
         }
         Ok(Facts {
             plan,
@@ -131,9 +151,11 @@ impl Facts {
                 tgid: member("task_struct", "tgid")?,
                 stack: member("task_struct", "stack")?,
                 status: member("task_struct", "thread_info.status")?,
+                group_leader: member("task_struct", "group_leader")?,
+                comm: member("task_struct", "comm")?,
             },
             has_task_pt_regs: symbols.address_of("bpf_task_pt_regs").is_some(),
-            iter_count,
+            iter,
             cpus: possible_cpus(&String::from_utf8_lossy(&read(POSSIBLE)?)),
         })
     }

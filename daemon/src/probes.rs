@@ -2,44 +2,40 @@
 
 use std::{
     collections::VecDeque,
-    os::fd::{AsFd as _, AsRawFd, RawFd},
-    thread::{self, JoinHandle},
+    os::fd::{AsRawFd, RawFd},
+    thread,
 };
 
 use aya::{
-    Btf, BtfError, Ebpf, EbpfLoader,
-    maps::{Map, MapData},
+    Ebpf,
     programs::{
-        FEntry, FExit, KProbe, ProgramError, RawTracePoint, RawTracePointRunOptions, TestRun as _,
-        fentry::FEntryLink, fexit::FExitLink, kprobe::KProbeLink, raw_trace_point::RawTracePointLink,
+        FEntry, FExit, ProgramError, fentry::FEntryLink, fexit::FExitLink, kprobe::KProbeLink,
+        raw_trace_point::RawTracePointLink,
     },
 };
 use aya_log::EbpfLogger;
-use iotrace_common::{
-    import::{ImportRecord, Path},
-    iter::IterRecord,
-    lost::LostRecord,
-    site::{self, FENTRIES, SiteSet, table_bits},
-};
+use iotrace_common::site::{self, FENTRIES, SYSCALLS, SiteSet};
 
 use crate::{
-    arch,
-    kernel::Facts,
-    plan::{Instrument, Mechanism},
-    privileges,
+    plan::{Instrument, Mechanism, Plan},
     shared::Shared,
     snapshot::State,
 };
 
 #[cfg(test)]
 mod contract;
+mod handovers;
 mod job;
+mod load;
 mod refusal;
 mod states;
 
-use job::{Job, functions, jobs, kernel_site, kind_index, site_table_bits};
+use job::{Job, functions, jobs, kernel_site};
+use load::{Types, kprobe, raw_trace_point};
 use refusal::{explain, refused};
 
+pub use handovers::Handovers;
+pub use load::{Prepared, Records};
 pub use refusal::ProbesError;
 pub use states::States;
 
@@ -48,36 +44,6 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/io
 
 /// Threads that detach: the kernel waits out a grace period for each probe, and these overlap.
 const DETACHERS: usize = 8;
-
-/// `SYSCALL_FROM` of the kernel side: by `bpf_task_pt_regs`.
-const BY_HELPER: u32 = 1;
-/// `SYSCALL_FROM` of the kernel side: on the task's stack.
-const BY_STACK: u32 = 2;
-
-/// The smallest ring buffer on x86_64.
-const PAGE: u32 = 4096;
-
-/// Open files beside the two for each site: maps, programs, connections, and some room.
-const OTHER_FILES: u64 = 512;
-
-/// What the probes count, in shared memory.
-#[derive(Debug)]
-pub struct Records {
-    /// CPU × path.
-    pub imports: Shared<ImportRecord>,
-    /// CPU × function × kind.
-    pub iters: Shared<IterRecord>,
-    /// CPU.
-    pub lost: Shared<LostRecord>,
-    /// CPUs.
-    pub cpus: usize,
-    /// Names of the functions.
-    pub functions: Vec<String>,
-    /// Names of the kinds, `other` last.
-    pub kinds: Vec<String>,
-    /// The state of the sites.
-    pub states: States,
-}
 
 /// What is to be counted.
 #[derive(Clone, Copy, Debug, Default)]
@@ -94,35 +60,23 @@ pub struct Probes {
     ebpf: Ebpf,
     jobs: VecDeque<Job>,
     states: States,
+    functions: Vec<String>,
     sites: Shared<SiteSet>,
     site_bits: u32,
     fentry_sites: Shared<site::Site>,
     fentries: usize,
-    links: Vec<Link>,
-    /// The kernel's types as aya wants them, read on a thread meanwhile: fentry needs them.
+    syscall_sites: Shared<site::Site>,
+    syscalls: usize,
+    held: Vec<Held>,
+    tracepoints: Vec<RawTracePointLink>,
     types: Types,
 }
 
+/// A site that is probed.
 #[derive(Debug)]
-enum Types {
-    Reading(JoinHandle<Result<Btf, BtfError>>),
-    Read(Result<Btf, String>),
-}
-
-impl Types {
-    fn get(&mut self) -> Result<&Btf, String> {
-        if let Types::Reading(_) = self
-            && let Types::Reading(reading) = std::mem::replace(self, Types::Read(Err("not read".into())))
-        {
-            let read = reading.join().map_err(|_| "the thread that read BTF panicked".to_owned());
-            *self = Types::Read(read.and_then(|read| read.map_err(|error| error.to_string())));
-        }
-        match self {
-            Types::Read(Ok(types)) => Ok(types),
-            Types::Read(Err(error)) => Err(error.clone()),
-            Types::Reading(_) => Err("not read".into()),
-        }
-    }
+struct Held {
+    job: Job,
+    links: Vec<Link>,
 }
 
 #[derive(Debug)]
@@ -131,7 +85,6 @@ enum Link {
     KProbe(KProbeLink),
     FEntry(FEntryLink),
     FExit(FExitLink),
-    RawTracePoint(RawTracePointLink),
 }
 
 /// What the kernel side says of rare events. Readable when there is something to [`flush`](KernelLog::flush).
@@ -150,116 +103,7 @@ impl AsRawFd for KernelLog {
     }
 }
 
-/// What aya prepares without knowing the plan: it reads all of the kernel's types, twice, which takes a while.
-pub struct Prepared {
-    loader: EbpfLoader<'static>,
-    types: Types,
-}
-
-impl Prepared {
-    /// Prepares; returns when the loader is ready, the rest goes on meanwhile.
-    pub fn new() -> Prepared {
-        Prepared { types: Types::Reading(thread::spawn(Btf::from_sys_fs)), loader: EbpfLoader::new() }
-    }
-}
-
-impl Default for Prepared {
-    fn default() -> Prepared {
-        Prepared::new()
-    }
-}
-
 impl Probes {
-    /// Loads the kernel side for this kernel; attaches nothing yet.
-    ///
-    /// # Errors
-    /// What the kernel refuses, and what to do.
-    pub fn load(prepared: Prepared, facts: &Facts, scope: Scope) -> Result<(Probes, Records), ProbesError> {
-        let plan = &facts.plan;
-        let functions = functions(plan);
-        let mut kinds: Vec<String> = plan.iter.kinds.iter().map(|kind| kind.name.clone()).collect();
-        kinds.push("other".into());
-        let jobs = jobs(plan, &functions);
-        let traps = jobs.iter().filter(|job| matches!(job.site.mechanism, Mechanism::Trap { .. })).count();
-        let site_bits = site_table_bits(&jobs, table_bits(2 * traps));
-        privileges::allow_files(2 * jobs.len() as u64 + OTHER_FILES);
-        if !facts.has_task_pt_regs {
-            privileges::allow_locked_memory();
-        }
-
-        let cpus = facts.cpus as usize;
-        let iters = cpus * functions.len() * kinds.len();
-        let task = &facts.task;
-        let syscall_from = if facts.has_task_pt_regs { BY_HELPER } else { BY_STACK };
-        let kind_index = kind_index(plan);
-        let syscall_path = arch::syscall_paths();
-        let numbers = [
-            functions.len() as u32,
-            kinds.len() as u32,
-            site_bits,
-            u32::from(scope.follow),
-            u32::from(scope.diagnose),
-        ];
-        let Prepared { mut loader, types } = prepared;
-        loader
-            .override_global("SYSCALL_FROM", &syscall_from, true)
-            .override_global("TASK_STACK", &task.stack, true)
-            .override_global("TASK_STATUS", &task.status, true)
-            .override_global("TASK_TGID", &task.tgid, true)
-            .override_global("TASK_PID", &task.pid, true)
-            .override_global("ITER_KIND", &plan.iter.kind_offset, true)
-            .override_global("ITER_COUNT", &facts.iter_count, true)
-            .override_global("FUNCTIONS", &numbers[0], true)
-            .override_global("KINDS", &numbers[1], true)
-            .override_global("SITE_BITS", &numbers[2], true)
-            .override_global("FOLLOW", &numbers[3], true)
-            .override_global("DIAGNOSE", &numbers[4], true)
-            .override_global("KIND_INDEX", &kind_index, true)
-            .override_global("SYSCALL_PATH", &syscall_path, true)
-            .map_max_entries("IMPORTS", (cpus * Path::COUNT) as u32)
-            .map_max_entries("ITERS", iters.max(1) as u32)
-            .map_max_entries("LOST", facts.cpus)
-            .map_max_entries("SITES", 1 << site_bits);
-        if !scope.diagnose {
-            // Nothing is written to it then; a page is the least that the kernel takes.
-            loader.map_max_entries("AYA_LOGS", PAGE);
-        }
-        let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
-        for name in ["import_call", "import_return", "iter_call", "iter_return"] {
-            kprobe(&mut ebpf, name)?.load().map_err(|error| refused(&error))?;
-        }
-        whoami(&mut ebpf)?;
-        if syscall_from == BY_STACK {
-            whereis(&mut ebpf)?;
-        }
-
-        let states = States::of(plan);
-        let records = Records {
-            imports: share(&ebpf, "IMPORTS", cpus * Path::COUNT, false)?,
-            iters: share(&ebpf, "ITERS", iters.max(1), false)?,
-            lost: share(&ebpf, "LOST", cpus, false)?,
-            cpus,
-            functions,
-            kinds,
-            states: states.clone(),
-        };
-        let mut probes = Probes {
-            sites: share(&ebpf, "SITES", 1 << site_bits, true)?,
-            fentry_sites: share(&ebpf, "FENTRY_SITES", FENTRIES, true)?,
-            ebpf,
-            jobs: jobs.into(),
-            states,
-            site_bits,
-            fentries: 0,
-            links: Vec::new(),
-            types,
-        };
-        if scope.follow {
-            probes.follow()?;
-        }
-        Ok((probes, records))
-    }
-
     /// The log of the kernel side, if rare events are logged.
     pub fn log(&mut self, scope: Scope) -> Option<KernelLog> {
         let logger = scope.diagnose.then(|| EbpfLogger::init(&mut self.ebpf))?;
@@ -280,12 +124,14 @@ impl Probes {
         let attached = match job.site.mechanism {
             Mechanism::Trap { after } => self.trap(&job, after),
             Mechanism::Fentry => self.fentry(&job),
+            Mechanism::Fexit => self.fexit(&job),
             Mechanism::Unavailable { .. } => return,
         };
         match attached {
-            Ok(()) => {
+            Ok(links) => {
                 self.mark(&job, site::ON);
                 self.states.set(job.row, State::Attached, String::new());
+                self.held.push(Held { job, links });
             }
             Err(reason) => {
                 log::debug!("{}: {reason}", job.site.name());
@@ -294,8 +140,38 @@ impl Probes {
         }
     }
 
+    /// Goes over to the plan of a kernel whose modules have changed: lets go of the sites that are no more, and
+    /// queues those that are new.
+    pub fn renew(&mut self, plan: &Plan) {
+        if functions(plan) != self.functions {
+            // Modules bring sites, never targets.
+            log::warn!("the functions of lib/iov_iter.c are not those seen at the start; the plan stays");
+            return;
+        }
+        let mut jobs = jobs(plan, &self.functions);
+        let states = States::of(plan);
+        let (held, gone): (Vec<Held>, Vec<Held>) = std::mem::take(&mut self.held)
+            .into_iter()
+            .partition(|held| jobs.iter().any(|job| job.is_same_site(&held.job)));
+        self.held = held;
+        for Held { job, links } in gone {
+            log::debug!("{}: its module is gone", job.site.name());
+            self.forget(&job);
+            drop(links);
+        }
+        for held in &mut self.held {
+            if let Some(place) = jobs.iter().position(|job| job.is_same_site(&held.job)) {
+                held.job.row = jobs.swap_remove(place).row;
+                states.set(held.job.row, State::Attached, String::new());
+            }
+        }
+        jobs.sort_by_key(|job| job.site.rank);
+        self.states.take(&states);
+        self.jobs = jobs.into();
+    }
+
     /// Probes the call and the instruction after it; that one first, so that no call waits for its return.
-    fn trap(&mut self, job: &Job, after: u64) -> Result<(), String> {
+    fn trap(&mut self, job: &Job, after: u64) -> Result<Vec<Link>, String> {
         let (call, returned) = match job.instrument {
             Instrument::Count => ("import_call", "import_return"),
             Instrument::Time => ("iter_call", "iter_return"),
@@ -311,70 +187,87 @@ impl Probes {
             let link = program.attach("", address).map_err(|error| explain(&error))?;
             links.push(Link::KProbe(program.take_link(link).map_err(|error| explain(&error))?));
         }
-        self.links.append(&mut links);
-        Ok(())
+        Ok(links)
     }
 
-    fn fentry(&mut self, job: &Job) -> Result<(), String> {
+    fn fentry(&mut self, job: &Job) -> Result<Vec<Link>, String> {
         let number = self.fentries;
         if number >= FENTRIES {
             return Err(format!("more than {FENTRIES} functions to probe by fentry"));
         }
         self.fentries += 1;
         self.fentry_sites.set(number, kernel_site(job, job.site.address, site::OFF));
+        let exit = self.exit(&format!("iter_exit_{number}"), job)?;
+
         let types = self.types.get()?;
-        let missing = || "this binary has no such program".to_owned();
-
-        let program = self.ebpf.program_mut(&format!("iter_exit_{number}")).ok_or_else(missing)?;
-        let exit: &mut FExit = program.try_into().map_err(|error: ProgramError| error.to_string())?;
-        exit.load(&job.site.symbol, types).map_err(|error| explain(&error))?;
-        let link = exit.attach().map_err(|error| explain(&error))?;
-        let exit = exit.take_link(link).map_err(|error| explain(&error))?;
-
-        let program = self.ebpf.program_mut(&format!("iter_entry_{number}")).ok_or_else(missing)?;
+        let program = self.ebpf.program_mut(&format!("iter_entry_{number}")).ok_or(NO_PROGRAM)?;
         let entry: &mut FEntry = program.try_into().map_err(|error: ProgramError| error.to_string())?;
         entry.load(&job.site.symbol, types).map_err(|error| explain(&error))?;
         let link = entry.attach().map_err(|error| explain(&error))?;
         let entry = entry.take_link(link).map_err(|error| explain(&error))?;
+        Ok(vec![exit, Link::FEntry(entry)])
+    }
 
-        self.links.extend([Link::FExit(exit), Link::FEntry(entry)]);
-        Ok(())
+    fn fexit(&mut self, job: &Job) -> Result<Vec<Link>, String> {
+        let number = self.syscalls;
+        if number >= SYSCALLS {
+            return Err(format!("more than {SYSCALLS} system calls to probe by fexit"));
+        }
+        self.syscalls += 1;
+        self.syscall_sites.set(number, kernel_site(job, job.site.address, site::OFF));
+        Ok(vec![self.exit(&format!("syscall_exit_{number}"), job)?])
+    }
+
+    fn exit(&mut self, name: &str, job: &Job) -> Result<Link, String> {
+        let types = self.types.get()?;
+        let program = self.ebpf.program_mut(name).ok_or(NO_PROGRAM)?;
+        let exit: &mut FExit = program.try_into().map_err(|error: ProgramError| error.to_string())?;
+        exit.load(&job.site.symbol, types).map_err(|error| explain(&error))?;
+        let link = exit.attach().map_err(|error| explain(&error))?;
+        Ok(Link::FExit(exit.take_link(link).map_err(|error| explain(&error))?))
     }
 
     /// Writes the site into the table of the kernel side; `false` if there is no room.
     fn mark(&mut self, job: &Job, state: u8) -> bool {
+        let site = kernel_site(job, job.site.address, state);
         match job.site.mechanism {
             Mechanism::Trap { after } => [job.site.address, after].into_iter().all(|address| {
                 let index = SiteSet::of(address, self.site_bits) as usize;
                 let Some(mut set) = self.sites.get(index) else { return false };
                 set.put(kernel_site(job, address, state)) && self.sites.set(index, set)
             }),
-            Mechanism::Fentry => {
-                let held = |number: &usize| {
-                    self.fentry_sites.get(*number).is_some_and(|held| held.address == job.site.address)
-                };
-                (0..self.fentries).find(held).is_some_and(|number| {
-                    self.fentry_sites.set(number, kernel_site(job, job.site.address, state))
-                })
-            }
+            Mechanism::Fentry => put(&self.fentry_sites, self.fentries, site),
+            Mechanism::Fexit => put(&self.syscall_sites, self.syscalls, site),
             Mechanism::Unavailable { .. } => false,
         }
     }
 
-    fn follow(&mut self) -> Result<(), ProbesError> {
-        for (name, tracepoint) in [("tree_fork", "sched_process_fork"), ("tree_free", "sched_process_free")] {
-            let program = raw_trace_point(&mut self.ebpf, name)?;
-            program.load().map_err(|error| refused(&error))?;
-            let link = program.attach(tracepoint).map_err(|error| refused(&error))?;
-            let link = program.take_link(link).map_err(|error| refused(&error))?;
-            self.links.push(Link::RawTracePoint(link));
+    /// Takes the site out of the table of the kernel side.
+    fn forget(&mut self, job: &Job) {
+        self.mark(job, site::OFF);
+        if let Mechanism::Trap { after } = job.site.mechanism {
+            for address in [job.site.address, after] {
+                let index = SiteSet::of(address, self.site_bits) as usize;
+                if let Some(mut set) = self.sites.get(index) {
+                    set.take(address);
+                    self.sites.set(index, set);
+                }
+            }
         }
+    }
+
+    /// Runs a program at a tracepoint from now on.
+    fn watch(&mut self, program: &'static str, tracepoint: &str) -> Result<(), ProbesError> {
+        let program = raw_trace_point(&mut self.ebpf, program)?;
+        program.load().map_err(|error| refused(&error))?;
+        let link = program.attach(tracepoint).map_err(|error| refused(&error))?;
+        self.tracepoints.push(program.take_link(link).map_err(|error| refused(&error))?);
         Ok(())
     }
 
     /// Detaches everything. Dropping does the same, one after the other.
     pub fn detach(mut self) {
-        let mut links = std::mem::take(&mut self.links);
+        let mut links: Vec<Link> = self.held.drain(..).flat_map(|held| held.links).collect();
         let share = links.len().div_ceil(DETACHERS).max(1);
         thread::scope(|scope| {
             while !links.is_empty() {
@@ -385,44 +278,10 @@ impl Probes {
     }
 }
 
-fn kprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut KProbe, ProbesError> {
-    ebpf.program_mut(name).and_then(|program| program.try_into().ok()).ok_or(ProbesError::Missing(name))
-}
+const NO_PROGRAM: &str = "this binary has no such program";
 
-fn raw_trace_point<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut RawTracePoint, ProbesError> {
-    ebpf.program_mut(name).and_then(|program| program.try_into().ok()).ok_or(ProbesError::Missing(name))
-}
-
-/// Lets the kernel side learn which process is its own.
-fn whoami(ebpf: &mut Ebpf) -> Result<(), ProbesError> {
-    let program = raw_trace_point(ebpf, "whoami")?;
-    program.load().map_err(|error| refused(&error))?;
-    program.test_run(RawTracePointRunOptions::default()).map_err(|error| refused(&error))?;
-    Ok(())
-}
-
-/// Lets the kernel side see a system call of this process, and measure where its registers are saved.
-fn whereis(ebpf: &mut Ebpf) -> Result<(), ProbesError> {
-    let program = raw_trace_point(ebpf, "whereis")?;
-    program.load().map_err(|error| refused(&error))?;
-    let link = program.attach("sys_enter").map_err(|error| refused(&error))?;
-    // Detaching is itself a system call, and so is this one, in case a kernel detaches before it enters.
-    let _parent = std::os::unix::process::parent_id();
-    program.detach(link).map_err(|error| refused(&error))
-}
-
-fn share<T: Copy>(
-    ebpf: &Ebpf,
-    name: &'static str,
-    length: usize,
-    writable: bool,
-) -> Result<Shared<T>, ProbesError> {
-    let map: &MapData = match ebpf.map(name) {
-        Some(Map::Array(map)) => map,
-        _ => return Err(ProbesError::Missing(name)),
-    };
-    // SAFETY: the kernel side declares this map as an mmapable array of `T` (a test compares the sizes in the
-    // object with the common crate), and `length` is the number of entries it was created with.
-    unsafe { Shared::map(map.fd().as_fd(), length, writable) }
-        .map_err(|error| ProbesError::Share { name, error })
+/// Writes the site over the one with its address among the first `used`; `false` if there is none.
+fn put(sites: &Shared<site::Site>, used: usize, site: site::Site) -> bool {
+    let held = |number: &usize| sites.get(*number).is_some_and(|held| held.address == site.address);
+    (0..used).find(held).is_some_and(|number| sites.set(number, site))
 }

@@ -3,9 +3,12 @@
 use core::cell::UnsafeCell;
 
 use aya_ebpf::{Global, helpers::bpf_get_current_pid_tgid};
-use iotrace_common::import::{MAX_SEGMENTS, SEGMENT_BUCKET};
+use iotrace_common::{
+    import::{MAX_SEGMENTS, SEGMENT_BUCKET},
+    iter::KIND_BITS,
+};
 
-use crate::tree;
+use crate::filter;
 
 /// How the number of the current system call is found, see [`crate::arch::syscall`].
 #[unsafe(no_mangle)]
@@ -28,6 +31,12 @@ pub static ITER_KIND: Global<u32> = Global::new(0);
 /// Offset of `count` in `struct iov_iter`.
 #[unsafe(no_mangle)]
 pub static ITER_COUNT: Global<u32> = Global::new(0);
+/// Offset of `nr_segs` in `struct iov_iter`.
+#[unsafe(no_mangle)]
+pub static ITER_SEGMENTS: Global<u32> = Global::new(0);
+/// Offset of `iov_offset` in `struct iov_iter`.
+#[unsafe(no_mangle)]
+pub static ITER_OFFSET: Global<u32> = Global::new(0);
 /// Functions that are timed.
 #[unsafe(no_mangle)]
 pub static FUNCTIONS: Global<u32> = Global::new(0);
@@ -37,14 +46,12 @@ pub static KINDS: Global<u32> = Global::new(0);
 /// The site table has `1 << SITE_BITS` sets.
 #[unsafe(no_mangle)]
 pub static SITE_BITS: Global<u32> = Global::new(0);
-/// 1: only the processes of the followed tree count.
-#[unsafe(no_mangle)]
-pub static FOLLOW: Global<u32> = Global::new(0);
 /// 1: rare events are logged.
 #[unsafe(no_mangle)]
 pub static DIAGNOSE: Global<u32> = Global::new(0);
 
-/// From the kind byte of an iterator to the index of its kind; unknown ones to that of `other`.
+/// From the kind byte of an iterator to the index of its kind and how its segments are counted; unknown ones to
+/// the index of `other`.
 #[unsafe(no_mangle)]
 static KIND_INDEX: Table<256> = Table([0; 256]);
 /// From `compat << 9 | number` of a system call to the number of its path, [`NO_PATH`] where it has none.
@@ -70,10 +77,11 @@ impl<const N: usize> Table<N> {
     }
 }
 
-/// The index of the kind that this kind byte names.
+/// The index of the kind that this kind byte names, and how its segments are counted.
 #[inline(always)]
-pub fn kind_index(byte: u8) -> u32 {
-    u32::from(KIND_INDEX.at(usize::from(byte)))
+pub fn kind(byte: u8) -> (u32, u8) {
+    let entry = KIND_INDEX.at(usize::from(byte));
+    (u32::from(entry & KIND_BITS), entry & !KIND_BITS)
 }
 
 /// The number of the path of a system call.
@@ -137,9 +145,8 @@ pub fn saved() -> u64 {
     SAVED.get()
 }
 
-/// Whether the current task counts: not the daemon itself, and in the followed tree if one is followed.
+/// Whether the current task counts, as far as its name is not asked for.
 #[inline(always)]
 pub fn counts() -> bool {
-    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
-    tgid != own() && (FOLLOW.load() == 0 || tree::holds(tgid))
+    filter::passes((bpf_get_current_pid_tgid() >> 32) as u32)
 }

@@ -16,9 +16,8 @@ pub fn now() -> u64 {
 /// Leaves a call for its return. A call that is still there will not be matched any more: two have met in one
 /// place, or a return was missed.
 #[inline(always)]
-pub fn leave(key: u64, start: u64, asked: u64, record: u64) {
-    let Some(place) = flight(key) else { return };
-    let mut call = Flight { key, start, asked, record, ..Flight::default() };
+pub fn leave(mut call: Flight) {
+    let Some(place) = flight(call.key) else { return };
     call.seal = call.sealed();
     // SAFETY: the place is a value of the map. Member by member: the padding stays.
     unsafe {
@@ -29,6 +28,8 @@ pub fn leave(key: u64, start: u64, asked: u64, record: u64) {
         (*place).start = call.start;
         (*place).asked = call.asked;
         (*place).record = call.record;
+        (*place).iter = call.iter;
+        (*place).segments = call.segments;
         (*place).seal = call.seal;
     }
 }
@@ -45,8 +46,10 @@ pub fn take(key: u64) -> Option<Flight> {
             start: read_volatile(&raw const (*place).start),
             asked: read_volatile(&raw const (*place).asked),
             record: read_volatile(&raw const (*place).record),
+            iter: read_volatile(&raw const (*place).iter),
+            segments: read_volatile(&raw const (*place).segments),
             seal: read_volatile(&raw const (*place).seal),
-            ..Flight::default()
+            pad: 0,
         }
     };
     if !call.is(key) {

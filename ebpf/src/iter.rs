@@ -8,16 +8,20 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::warn;
 use iotrace_common::{
-    iter::{NANOS_BUCKETS, nanos_bucket},
+    flight::Flight,
+    iter::{COUNTED, NANOS_BUCKETS, ONE, nanos_bucket, walked},
     lost::Lost,
-    site::{RETURNS_ALL, RETURNS_BYTES, Site},
+    site::{KEEPS, RETURNS_ALL, RETURNS_BYTES, Site},
+    who,
 };
 
 use crate::{
     arch::Regs,
-    config::{self, DIAGNOSE, ITER_COUNT, ITER_KIND, KINDS},
+    config::{self, DIAGNOSE, ITER_COUNT, ITER_KIND, ITER_OFFSET, ITER_SEGMENTS, KINDS},
     flight,
     maps::{Add, Alone, Shared, fentry_site, iter_index, iter_record, live, lose, site},
+    traced::{key, slot},
+    who::mine,
 };
 
 #[inline(always)]
@@ -36,15 +40,17 @@ pub fn returned(ctx: &ProbeContext) {
     leave::<Alone>(site, regs.stack_pointer(), regs.result(), now);
 }
 
-/// What matters of a `struct iov_iter` (include/linux/uio.h): its kind and the bytes left lie in the first
-/// four words on every kernel from 5.10 to 7.3; the daemon checks.
-struct Iter([u64; 4]);
+/// What matters of a `struct iov_iter` (include/linux/uio.h) lies in the first five words on every kernel from
+/// 5.10 to 7.3; the daemon checks.
+struct Iter([u64; WORDS]);
+
+const WORDS: usize = 5;
 
 impl Iter {
     #[inline(always)]
     fn read(address: u64) -> Result<Iter, i64> {
         // SAFETY: the helper checks the address.
-        unsafe { bpf_probe_read_kernel(address as *const [u64; 4]) }.map(Iter).map_err(i64::from)
+        unsafe { bpf_probe_read_kernel(address as *const [u64; WORDS]) }.map(Iter).map_err(i64::from)
     }
 
     #[inline(always)]
@@ -53,14 +59,25 @@ impl Iter {
             0 => self.0[0],
             1 => self.0[1],
             2 => self.0[2],
-            _ => self.0[3],
+            3 => self.0[3],
+            _ => self.0[4],
         }
     }
 
     #[inline(always)]
-    fn kind(&self) -> u32 {
+    fn kind(&self) -> (u32, u8) {
         let offset = ITER_KIND.load();
-        config::kind_index((self.word(offset) >> (offset % 8 * 8)) as u8)
+        config::kind((self.word(offset) >> (offset % 8 * 8)) as u8)
+    }
+
+    #[inline(always)]
+    fn segments(&self) -> u64 {
+        self.word(ITER_SEGMENTS.load())
+    }
+
+    #[inline(always)]
+    fn offset(&self) -> u64 {
+        self.word(ITER_OFFSET.load())
     }
 
     #[inline(always)]
@@ -72,25 +89,38 @@ impl Iter {
 /// Counts the call and leaves it for its return.
 #[inline(always)]
 fn enter<A: Add>(ctx: &impl EbpfContext, site: &Site, key: u64, iter: u64, bytes: u64) {
-    let (kind, asked) = match Iter::read(iter) {
-        // Every walker stops at the end of the iterator, and many callers rely on it.
-        Ok(iter) => (iter.kind(), bytes.min(iter.count())),
+    let Some(slot) = mine() else { return };
+    let (kind, segments, asked, before) = match Iter::read(iter) {
+        Ok(iter) => {
+            let (kind, segments) = iter.kind();
+            // Every walker stops at the end of the iterator, and many callers rely on it.
+            (kind, segments, bytes.min(iter.count()), iter.segments())
+        }
         Err(error) => {
             lose(Lost::Iterator);
             if DIAGNOSE.load() != 0 {
                 warn!(ctx, "iterator {:x} not readable: {}", iter, error);
             }
-            (KINDS.load() - 1, bytes)
+            (KINDS.load() - 1, 0, bytes, 0)
         }
     };
     let index = iter_index(site.target, kind);
     let Some(record) = iter_record(index) else { return lose(Lost::Record) };
-    // SAFETY: the record is a value of the map, this CPU's own.
+    // SAFETY: both are map values of this CPU.
     unsafe {
         A::add(&raw mut (*record).calls, 1);
         A::add(&raw mut (*record).asked, asked);
+        A::add(&raw mut (*slot).counts.iter_calls[place(kind)], 1);
     }
-    flight::leave(key, flight::now(), asked, u64::from(index));
+    let mut call = Flight { key, asked, record: record_of(index, kind), ..Flight::default() };
+    match segments {
+        _ if site.flags & KEEPS != 0 => {}
+        ONE => call.segments = 1,
+        COUNTED => (call.iter, call.segments) = (iter, before),
+        _ => {}
+    }
+    call.start = flight::now();
+    flight::leave(call);
 }
 
 /// Finds the call and adds what it did and how long it took.
@@ -99,6 +129,7 @@ fn leave<A: Add>(site: &Site, key: u64, result: u64, now: u64) {
     let Some(call) = flight::take(key) else { return };
     let Some(record) = iter_record(call.record as u32) else { return lose(Lost::Record) };
     let done = match site.returns {
+        RETURNS_BYTES if (result as i64) < 0 => 0,
         RETURNS_BYTES => result,
         RETURNS_ALL => u64::from(result & 0xff != 0) * call.asked,
         _ => call.asked,
@@ -115,25 +146,40 @@ fn leave<A: Add>(site: &Site, key: u64, result: u64, now: u64) {
         if bucket < NANOS_BUCKETS {
             A::add(&raw mut (*record).buckets[bucket], 1);
         }
+        if done != 0 {
+            A::add(&raw mut (*record).segments, segments(&call));
+        }
+    }
+    let Some(slot) = mine() else { return };
+    // SAFETY: a map value of this CPU.
+    unsafe { A::add(&raw mut (*slot).counts.iter_bytes[place((call.record >> 32) as u32)], done) };
+}
+
+/// The segments that a call walked which did something.
+#[inline(always)]
+fn segments(call: &Flight) -> u64 {
+    if call.iter == 0 {
+        return call.segments;
+    }
+    match Iter::read(call.iter) {
+        Ok(iter) => walked(call.segments, iter.segments(), iter.offset()),
+        Err(_) => {
+            lose(Lost::Iterator);
+            0
+        }
     }
 }
 
-/// The context as a number. Its address lies on the task's kernel stack, the same at entry and exit, so it
-/// tells calls in flight apart as the stack pointer does; the verifier wants no arithmetic on the pointer itself.
+/// What a flight keeps of its record: the index, and above it the kind.
 #[inline(always)]
-fn key(ctx: &impl EbpfContext) -> u64 {
-    let pointer = ctx.as_ptr();
-    // SAFETY: reads the pointer back from this program's own stack.
-    unsafe { bpf_probe_read_kernel((&raw const pointer).cast::<u64>()) }.unwrap_or(0)
+fn record_of(index: u32, kind: u32) -> u64 {
+    u64::from(kind) << 32 | u64::from(index)
 }
 
-/// The traced function's argument at `position`, or its result at the position behind the last. Read as a
-/// number, whatever its type: the verifier forbids arithmetic on typed pointers.
+/// The place of a kind among a process' counts.
 #[inline(always)]
-fn slot(ctx: &impl EbpfContext, position: u8) -> u64 {
-    let slot = key(ctx).wrapping_add(u64::from(position) * 8) as *const u64;
-    // SAFETY: the helper checks the address.
-    unsafe { bpf_probe_read_kernel(slot) }.unwrap_or(0)
+fn place(kind: u32) -> usize {
+    (kind as usize).min(who::KINDS - 1)
 }
 
 #[inline(always)]

@@ -9,11 +9,14 @@
 
 mod arch;
 mod config;
+mod filter;
 mod flight;
 mod import;
 mod iter;
 mod maps;
+mod traced;
 mod tree;
+mod who;
 
 use aya_ebpf::{
     helpers::bpf_get_current_pid_tgid,
@@ -76,6 +79,20 @@ pub fn whereis(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "sched_process_fork")]
 pub fn tree_fork(ctx: RawTracePointContext) -> i32 {
     tree::fork(&ctx);
+    0
+}
+
+/// `sched_process_fork(parent, child)`: an id may have been given again.
+#[raw_tracepoint(tracepoint = "sched_process_fork")]
+pub fn who_fork(ctx: RawTracePointContext) -> i32 {
+    who::fork(&ctx);
+    0
+}
+
+/// `sched_process_exec(task, old_pid, bprm)`: a process has another name.
+#[raw_tracepoint(tracepoint = "sched_process_exec")]
+pub fn who_exec(_ctx: RawTracePointContext) -> i32 {
+    who::exec();
     0
 }
 

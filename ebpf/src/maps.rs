@@ -16,13 +16,13 @@ use iotrace_common::{
     import::{ImportRecord, Path},
     iter::IterRecord,
     lost::{Lost, LostRecord},
-    site::{FENTRIES, OFF, Site, SiteSet},
+    site::{FENTRIES, OFF, SYSCALLS, Site, SiteSet},
 };
 
 use crate::config::{self, FUNCTIONS, KINDS, SITE_BITS};
 
 /// `BPF_F_MMAPABLE` (include/uapi/linux/bpf.h, 5.5).
-const MMAPABLE: u32 = 1 << 10;
+pub const MMAPABLE: u32 = 1 << 10;
 
 /// Totals of imports: CPU × path.
 #[map]
@@ -39,6 +39,9 @@ static SITES: Array<SiteSet> = Array::with_max_entries(1, MMAPABLE);
 /// Sites probed by fentry and fexit, by the number of the program.
 #[map]
 static FENTRY_SITES: Array<Site> = Array::with_max_entries(FENTRIES as u32, MMAPABLE);
+/// System calls probed by fexit, by the number of the program.
+#[map]
+static SYSCALL_SITES: Array<Site> = Array::with_max_entries(SYSCALLS as u32, MMAPABLE);
 /// Calls in flight.
 #[map]
 static FLIGHTS: Array<Flight> = Array::with_max_entries(1 << FLIGHT_BITS, 0);
@@ -111,6 +114,12 @@ pub fn site(address: u64) -> Option<&'static Site> {
 #[inline(always)]
 pub fn fentry_site(number: u32) -> Option<&'static Site> {
     FENTRY_SITES.get(number)
+}
+
+/// The site of the system call's program with this number.
+#[inline(always)]
+pub fn syscall_site(number: u32) -> Option<&'static Site> {
+    SYSCALL_SITES.get(number)
 }
 
 /// The site that was found, if what happens there counts.

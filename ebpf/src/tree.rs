@@ -39,7 +39,7 @@ pub fn free(ctx: &RawTracePointContext) {
 }
 
 #[inline(always)]
-fn member(task: *const u8, offset: u32) -> Option<u32> {
+pub fn member(task: *const u8, offset: u32) -> Option<u32> {
     // SAFETY: the helper checks the address.
     unsafe { bpf_probe_read_kernel(task.wrapping_add(offset as usize).cast::<u32>()) }.ok()
 }

@@ -5,7 +5,7 @@ use super::{IterLayout, Kind, PlanError};
 
 /// Before 5.14 the kind was a bit mask with the direction in bit 0 and `ITER_BVEC_FLAG_NO_REF` in bit 1.
 const MASK_FLAGS: u8 = 3;
-/// More kinds than any kernel has, or will soon.
+/// More kinds than any kernel has, or will soon; their numbers fit `iotrace_common::iter::KIND_BITS`.
 const KINDS: usize = 32;
 
 /// Where the kind is and what the kinds are called.

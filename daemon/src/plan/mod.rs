@@ -143,6 +143,9 @@ pub enum Mechanism {
         /// Address of the instruction after the call.
         after: u64,
     },
+    /// `fexit` on the function of a system call in which the import itself cannot be probed: the saved registers
+    /// tell the segments, the result the bytes.
+    Fexit,
     /// Not at all.
     Unavailable {
         /// Why.
@@ -163,6 +166,8 @@ pub enum Arguments {
         path: Path,
         /// Whether the system call in progress names the path.
         by_syscall: bool,
+        /// Whether it returns a pointer, so that its bytes are not known.
+        pointer: bool,
     },
     /// Of a walker.
     Iter {
@@ -174,13 +179,15 @@ pub enum Arguments {
         count: u8,
         /// What it returns.
         returns: Returns,
+        /// Whether it leaves the iterator where it was, so that its segments cannot be told.
+        keeps: bool,
     },
 }
 
 /// What a walker returns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Returns {
-    /// The bytes done (`size_t`).
+    /// The bytes done (`size_t`), or those or a negative error (`ssize_t`).
     Bytes,
     /// Whether all bytes were done (`bool`).
     All,
@@ -189,10 +196,10 @@ pub enum Returns {
 }
 
 impl Site {
-    /// As the kernel writes it: `vfs_readv+0xcf`, or `tun_get_user+0x2d0 [tun]`; without an offset under `fentry`.
+    /// As the kernel writes it: `vfs_readv+0xcf`, or `tun_get_user+0x2d0 [tun]`; without an offset where the whole function is probed.
     pub fn name(&self) -> String {
         let place = match self.mechanism {
-            Mechanism::Fentry => self.symbol.clone(),
+            Mechanism::Fentry | Mechanism::Fexit => self.symbol.clone(),
             _ => format!("{}+{:#x}", self.symbol, self.offset),
         };
         match &self.module {

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use iotrace_common::import::Path;
-use iotrace_common::site::FENTRIES;
+use iotrace_common::site::{FENTRIES, SYSCALLS};
 
 use super::arch_x86_64::REGISTER_ARGUMENTS;
 use super::btf::Btf;
 use super::kallsyms::{Symbol, Symbols};
-use super::target::{Found, Reach, Shape, iter_shape};
+use super::target::{Found, Reach, Shape, iter_shape, syscall_segments};
 use super::text::{Reader, Reference};
 use super::{Arguments, Mechanism, Site, Target};
 
@@ -53,7 +53,10 @@ pub fn find(
                 Reach::Callers(shape) => {
                     let calls = references.iter().filter(|reference| reference.target == found.address);
                     let sites: Vec<_> = calls
-                        .map(|reference| site(found.symbol, reader, &wrappers, reference, shape))
+                        .flat_map(|reference| {
+                            let site = site(found.symbol, reader, &wrappers, reference, shape);
+                            climb(symbols, btf, reader, site)
+                        })
                         .collect();
                     let reason = sites.is_empty().then_some(NOT_FOUND);
                     (sites, reason)
@@ -72,7 +75,8 @@ pub fn find(
             }
         })
         .collect();
-    limit_fentries(&mut targets);
+    limit(&mut targets, &Mechanism::Fentry, FENTRIES);
+    limit(&mut targets, &Mechanism::Fexit, SYSCALLS);
     targets
 }
 
@@ -120,7 +124,7 @@ fn wrappers(
         if symbols.named(function.name).count() != 1 {
             return Err("it is a tail jump, and several functions have its caller's name");
         }
-        match prototype.as_ref().and_then(iter_shape) {
+        match prototype.as_ref().and_then(|prototype| iter_shape(prototype, false)) {
             Some(shape @ Shape::Iter { count, .. }) if count <= REGISTER_ARGUMENTS => Ok(shape),
             _ => Err(TAIL_JUMP),
         }
@@ -169,27 +173,73 @@ fn site(
     }
 }
 
-/// Leaves the first [`FENTRIES`] sites of that mechanism, hot ones first, and takes the others out.
-fn limit_fentries(targets: &mut [Target]) {
+/// The third argument of a system call is in the same register in 64-bit and in 32-bit calls.
+const SYSCALL_SEGMENTS: u8 = 2;
+
+/// The body of a system call that imports is declared `inline`, which in the kernel means notrace too, though it
+/// stands out of line (`__do_sys_vmsplice`). The functions around it, for 64-bit and 32-bit calls, can be traced.
+fn climb(symbols: &Symbols<'_>, btf: &Btf<'_>, reader: &Reader<'_>, site: Site) -> Vec<Site> {
+    let notrace = matches!(&site.mechanism, Mechanism::Unavailable { reason } if reason == NOTRACE);
+    let (Some(call), Arguments::Import { path, .. }) =
+        (site.symbol.strip_prefix("__do_sys_"), site.arguments)
+    else {
+        return vec![site];
+    };
+    let prototype = btf.prototypes(&[&site.symbol]).pop().flatten();
+    if !notrace || prototype.as_ref().and_then(syscall_segments) != Some(SYSCALL_SEGMENTS) {
+        return vec![site];
+    }
+    let around = ["__x64_sys_", "__ia32_sys_"].map(|prefix| format!("{prefix}{call}"));
+    let around: Vec<_> = around
+        .iter()
+        .filter_map(|name| symbols.address_of(name).map(|address| (name, address)))
+        .filter(|&(_, address)| reader.has_ftrace_entry(address))
+        .map(|(name, address)| Site {
+            symbol: name.clone(),
+            module: None,
+            offset: 0,
+            address,
+            mechanism: Mechanism::Fexit,
+            arguments: Arguments::Import {
+                segments: SYSCALL_SEGMENTS,
+                fast: 0,
+                path,
+                by_syscall: false,
+                pointer: false,
+            },
+            rank: site.rank,
+        })
+        .collect();
+    if around.is_empty() { vec![site] } else { around }
+}
+
+/// Leaves the first sites of that mechanism, hot ones first, and takes the others out.
+fn limit(targets: &mut [Target], mechanism: &Mechanism, most: usize) {
     let mut sites: Vec<_> = targets
         .iter_mut()
         .flat_map(|target| &mut target.sites)
-        .filter(|site| site.mechanism == Mechanism::Fentry)
+        .filter(|site| site.mechanism == *mechanism)
         .collect();
     // Stable: within a rank the order of the table.
     sites.sort_by_key(|site| site.rank);
-    for site in sites.into_iter().skip(FENTRIES) {
-        let reason = format!("no more than {FENTRIES} functions are traced as a whole");
+    for site in sites.into_iter().skip(most) {
+        let reason = format!("no more than {most} functions are traced as a whole");
         site.mechanism = Mechanism::Unavailable { reason };
     }
 }
 
 fn arguments(shape: Shape, caller: &str) -> Arguments {
     match shape {
-        Shape::Iter { iter, bytes, count, returns } => Arguments::Iter { iter, bytes, count, returns },
-        Shape::Import { segments, fast } => {
-            let (path, by_syscall) = path(caller);
-            Arguments::Import { segments, fast, path, by_syscall }
+        Shape::Iter { iter, bytes, count, returns, keeps } => {
+            Arguments::Iter { iter, bytes, count, returns, keeps }
+        }
+        Shape::Import { segments, fast, pointer } => {
+            let (path, by_syscall) = match path(caller) {
+                // The local side is imported whole, of the remote one only the array is read.
+                (Path::ProcessVm, _) if pointer => (Path::ProcessVmRemote, false),
+                path => path,
+            };
+            Arguments::Import { segments, fast, path, by_syscall, pointer }
         }
     }
 }

@@ -22,6 +22,8 @@ pub enum Shape {
         segments: u8,
         /// `fast_segs`.
         fast: u8,
+        /// Whether it returns a pointer to the segments, not their bytes.
+        pointer: bool,
     },
     /// Of a walker.
     Iter {
@@ -33,6 +35,8 @@ pub enum Shape {
         count: u8,
         /// What it returns.
         returns: Returns,
+        /// Whether it leaves the iterator where it was.
+        keeps: bool,
     },
 }
 
@@ -43,8 +47,8 @@ struct Entry {
     shape: Shape,
 }
 
-const fn import(symbol: &'static str) -> Entry {
-    Entry { symbol, function: symbol, shape: Shape::Import { segments: 2, fast: 3 } }
+const fn import(symbol: &'static str, segments: u8, fast: u8, pointer: bool) -> Entry {
+    Entry { symbol, function: symbol, shape: Shape::Import { segments, fast, pointer } }
 }
 
 const fn walker(
@@ -53,14 +57,21 @@ const fn walker(
     (iter, bytes, count): (u8, u8, u8),
     returns: Returns,
 ) -> Entry {
-    Entry { symbol, function, shape: Shape::Iter { iter, bytes, count, returns } }
+    Entry { symbol, function, shape: Shape::Iter { iter, bytes, count, returns, keeps: false } }
+}
+
+/// A walker that leaves the iterator where it was.
+const fn keeper(symbol: &'static str, (iter, bytes, count): (u8, u8, u8)) -> Entry {
+    let shape = Shape::Iter { iter, bytes, count, returns: Returns::Bytes, keeps: true };
+    Entry { symbol, function: symbol, shape }
 }
 
 /// Every target of the kernels from 5.10 on, in the order in which they are shown. `copy_to_iter` and its like are
 /// inline checks in front of the function that has the underscore.
-const TABLE: [Entry; 21] = [
-    import("import_iovec"),
-    import("__import_iovec"),
+const TABLE: [Entry; 28] = [
+    import("import_iovec", 2, 3, false),
+    import("__import_iovec", 2, 3, false),
+    import("iovec_from_user", 1, 2, true),
     walker("_copy_to_iter", "copy_to_iter", (2, 1, 3), Returns::Bytes),
     walker("_copy_from_iter", "copy_from_iter", (2, 1, 3), Returns::Bytes),
     walker("_copy_from_iter_nocache", "copy_from_iter_nocache", (2, 1, 3), Returns::Bytes),
@@ -73,35 +84,37 @@ const TABLE: [Entry; 21] = [
     walker("copy_page_from_iter", "copy_page_from_iter", (3, 2, 4), Returns::Bytes),
     walker("copy_page_from_iter_atomic", "copy_page_from_iter_atomic", (3, 2, 4), Returns::Bytes),
     walker("copy_folio_from_iter_atomic", "copy_folio_from_iter_atomic", (3, 2, 4), Returns::Bytes),
-    walker("iov_iter_copy_from_user_atomic", "iov_iter_copy_from_user_atomic", (1, 3, 4), Returns::Bytes),
+    keeper("iov_iter_copy_from_user_atomic", (1, 3, 4)),
     walker("iov_iter_zero", "iov_iter_zero", (1, 0, 2), Returns::Bytes),
     walker("csum_and_copy_to_iter", "csum_and_copy_to_iter", (3, 1, 4), Returns::Bytes),
     walker("csum_and_copy_from_iter", "csum_and_copy_from_iter", (3, 1, 4), Returns::Bytes),
     walker("csum_and_copy_from_iter_full", "csum_and_copy_from_iter_full", (3, 1, 4), Returns::All),
     walker("hash_and_copy_to_iter", "hash_and_copy_to_iter", (3, 1, 4), Returns::Bytes),
     walker("crc32c_and_copy_to_iter", "crc32c_and_copy_to_iter", (3, 1, 4), Returns::Bytes),
+    walker("iov_iter_advance", "iov_iter_advance", (0, 1, 2), Returns::Nothing),
+    walker("iov_iter_extract_pages", "iov_iter_extract_pages", (0, 2, 6), Returns::Bytes),
+    keeper("iov_iter_get_pages", (0, 2, 5)),
+    walker("iov_iter_get_pages2", "iov_iter_get_pages2", (0, 2, 5), Returns::Bytes),
+    keeper("iov_iter_get_pages_alloc", (0, 2, 4)),
+    walker("iov_iter_get_pages_alloc2", "iov_iter_get_pages_alloc2", (0, 2, 4), Returns::Bytes),
 ];
 
 /// Other functions of lib/iov_iter.c, which show how far its text reaches.
-const ANCHORS: [&str; 18] = [
+const ANCHORS: [&str; 14] = [
     "dup_iter",
     "fault_in_iov_iter_readable",
     "import_single_range",
     "import_ubuf",
-    "iov_iter_advance",
     "iov_iter_alignment",
     "iov_iter_bvec",
     "iov_iter_discard",
-    "iov_iter_extract_pages",
     "iov_iter_gap_alignment",
-    "iov_iter_get_pages_alloc2",
     "iov_iter_init",
     "iov_iter_kvec",
     "iov_iter_npages",
     "iov_iter_restore",
     "iov_iter_revert",
     "iov_iter_single_seg_count",
-    "iovec_from_user",
 ];
 
 /// Targets that some kernels have elsewhere: since 6.7 in net/core/datagram.c and net/core/skbuff.c.
@@ -199,21 +212,22 @@ fn reach(
 
 fn shape(entry: &Entry, prototype: &Prototype<'_>) -> Option<Shape> {
     match entry.shape {
-        Shape::Import { .. } => import_shape(prototype),
-        Shape::Iter { .. } => iter_shape(prototype),
+        Shape::Import { pointer, .. } => import_shape(prototype, pointer),
+        Shape::Iter { keeps, .. } => iter_shape(prototype, keeps),
     }
 }
 
-fn import_shape(prototype: &Prototype<'_>) -> Option<Shape> {
+fn import_shape(prototype: &Prototype<'_>, pointer: bool) -> Option<Shape> {
     let segments = position(prototype, |name, _| name == "nr_segs")?;
     let fast = position(prototype, |name, _| name == "fast_segs")?;
-    (prototype.returns == Value::Integer).then_some(Shape::Import { segments, fast })
+    let returns = if pointer { Value::Other } else { Value::Integer };
+    (prototype.returns == returns).then_some(Shape::Import { segments, fast, pointer })
 }
 
 /// The shape of a function that takes a `struct iov_iter *` and a byte count, both in registers.
-pub fn iter_shape(prototype: &Prototype<'_>) -> Option<Shape> {
+pub fn iter_shape(prototype: &Prototype<'_>, keeps: bool) -> Option<Shape> {
     let iter = position(prototype, |_, is_iter| is_iter)?;
-    let bytes = position(prototype, |name, _| matches!(name, "bytes" | "len"))?;
+    let bytes = position(prototype, |name, _| matches!(name, "bytes" | "len" | "size" | "maxsize"))?;
     let returns = match prototype.returns {
         Value::Integer => Returns::Bytes,
         Value::Bool => Returns::All,
@@ -221,7 +235,12 @@ pub fn iter_shape(prototype: &Prototype<'_>) -> Option<Shape> {
         Value::Other => return None,
     };
     let count = u8::try_from(prototype.parameters.len()).ok()?;
-    Some(Shape::Iter { iter, bytes, count, returns })
+    Some(Shape::Iter { iter, bytes, count, returns, keeps })
+}
+
+/// The position of the segment count among a system call's arguments.
+pub fn syscall_segments(prototype: &Prototype<'_>) -> Option<u8> {
+    position(prototype, |name, _| matches!(name, "nr_segs" | "vlen"))
 }
 
 /// The position of the one parameter that fits, if it travels in a register.

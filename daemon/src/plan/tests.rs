@@ -26,6 +26,7 @@ fn target<'a>(plan: &'a Plan, symbol: &str) -> &'a Target {
 fn sites(plan: &Plan, symbol: &str) -> Vec<String> {
     let told = |site: &Site| match &site.mechanism {
         Mechanism::Fentry => format!("{} fentry", site.name()),
+        Mechanism::Fexit => format!("{} fexit", site.name()),
         Mechanism::Trap { after } => format!("{} trap +{}", site.name(), after - site.address),
         Mechanism::Unavailable { reason } => format!("{}: {reason}", site.name()),
     };
@@ -99,13 +100,14 @@ fn arguments_are_where_the_types_say() {
     let first = |symbol| target(&plan, symbol).sites[0].arguments;
     assert_eq!(
         first("import_iovec"),
-        Arguments::Import { segments: 2, fast: 3, path: Path::Readv, by_syscall: true }
+        Arguments::Import { segments: 2, fast: 3, path: Path::Readv, by_syscall: true, pointer: false }
     );
     assert_eq!(
         first("__import_iovec"),
-        Arguments::Import { segments: 2, fast: 3, path: Path::Aio, by_syscall: false }
+        Arguments::Import { segments: 2, fast: 3, path: Path::Aio, by_syscall: false, pointer: false }
     );
-    let iter = |iter, bytes, count| Arguments::Iter { iter, bytes, count, returns: Returns::Bytes };
+    let iter =
+        |iter, bytes, count| Arguments::Iter { iter, bytes, count, returns: Returns::Bytes, keeps: false };
     // The wrapper's own, then the target's.
     assert_eq!(first("_copy_to_iter"), iter(3, 1, 4));
     assert_eq!(target(&plan, "_copy_to_iter").sites[2].arguments, iter(2, 1, 3));

@@ -8,7 +8,8 @@ use iotrace_common::{
     import::ImportRecord,
     iter::IterRecord,
     lost::LostRecord,
-    site::{FENTRIES, Site, SiteSet},
+    site::{FENTRIES, SYSCALLS, Site, SiteSet},
+    who::{GENERATION_BITS, Slot},
 };
 
 use super::OBJECT;
@@ -32,6 +33,9 @@ fn maps_hold_the_shared_types() {
         ("LOST", ARRAY, size_of::<LostRecord>(), true),
         ("SITES", ARRAY, size_of::<SiteSet>(), true),
         ("FENTRY_SITES", ARRAY, size_of::<Site>(), true),
+        ("SYSCALL_SITES", ARRAY, size_of::<Site>(), true),
+        ("PROCESSES", ARRAY, size_of::<Slot>(), true),
+        ("GENERATIONS", ARRAY, 8, false),
         ("FLIGHTS", ARRAY, size_of::<Flight>(), false),
         ("TREE", HASH, 1, false),
     ] {
@@ -42,6 +46,8 @@ fn maps_hold_the_shared_types() {
         assert_eq!(map.map_flags() & MMAPABLE != 0, mmapable, "{name}");
     }
     assert_eq!(object.maps["FLIGHTS"].max_entries(), 1 << FLIGHT_BITS);
+    assert_eq!(object.maps["GENERATIONS"].max_entries(), 1 << GENERATION_BITS);
+    assert_eq!(object.maps["SYSCALL_SITES"].max_entries() as usize, SYSCALLS);
     assert_eq!(object.maps["FENTRY_SITES"].max_entries() as usize, FENTRIES);
 }
 
@@ -56,6 +62,8 @@ fn programs_are_those_that_are_loaded() {
         "iter_return",
         "whoami",
         "whereis",
+        "who_fork",
+        "who_exec",
         "tree_fork",
         "tree_free",
     ]
@@ -64,5 +72,6 @@ fn programs_are_those_that_are_loaded() {
     for number in 0..FENTRIES {
         expected.extend([format!("iter_entry_{number}"), format!("iter_exit_{number}")]);
     }
+    expected.extend((0..SYSCALLS).map(|number| format!("syscall_exit_{number}")));
     assert_eq!(built, expected);
 }

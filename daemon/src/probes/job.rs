@@ -1,6 +1,9 @@
 //! From the plan to what the kernel side needs to know: sites in attach order, and its tables.
 
-use iotrace_common::site::{self, SiteSet};
+use iotrace_common::{
+    iter::{COUNTED, ONE},
+    site::{self, SiteSet},
+};
 
 use crate::plan::{Arguments, Instrument, Mechanism, Plan, Returns, Site};
 
@@ -13,6 +16,13 @@ pub(super) struct Job {
     /// For a walker the number of its function.
     pub function: u8,
     pub instrument: Instrument,
+}
+
+impl Job {
+    /// Whether both are the same place, whatever row each has.
+    pub(super) fn is_same_site(&self, other: &Job) -> bool {
+        self.site == other.site && self.function == other.function
+    }
 }
 
 /// The functions that are timed, in the order of the plan.
@@ -54,16 +64,17 @@ pub(super) fn site_table_bits(jobs: &[Job], bits: u32) -> u32 {
 /// What the kernel side needs to know at this address.
 pub(super) fn kernel_site(job: &Job, address: u64, state: u8) -> site::Site {
     match job.site.arguments {
-        Arguments::Import { segments, fast, path, by_syscall } => site::Site {
+        Arguments::Import { segments, fast, path, by_syscall, pointer } => site::Site {
             address,
             target: path as u8,
             state,
             iter: fast,
             count: segments,
             flags: if by_syscall { site::BY_SYSCALL } else { 0 },
+            returns: if pointer { site::RETURNS_POINTER } else { site::RETURNS_BYTES },
             ..site::Site::default()
         },
-        Arguments::Iter { iter, bytes, count, returns } => site::Site {
+        Arguments::Iter { iter, bytes, count, returns, keeps } => site::Site {
             address,
             target: job.function,
             state,
@@ -75,17 +86,25 @@ pub(super) fn kernel_site(job: &Job, address: u64, state: u8) -> site::Site {
                 Returns::Nothing => site::RETURNS_NOTHING,
             },
             arguments: count,
+            flags: if keeps { site::KEEPS } else { 0 },
             ..site::Site::default()
         },
     }
 }
 
-/// From the kind byte of an iterator to the number of its kind.
+/// From the kind byte of an iterator to the number of its kind and how its segments are counted.
 pub(super) fn kind_index(plan: &Plan) -> [u8; 256] {
     let kinds = &plan.iter.kinds;
     std::array::from_fn(|byte| {
         let value = byte as u8 & !plan.iter.ignored_bits;
-        kinds.iter().position(|kind| kind.value == value).unwrap_or(kinds.len()) as u8
+        let number = kinds.iter().position(|kind| kind.value == value);
+        let segments = match number.map(|number| kinds[number].name.as_str()) {
+            Some("ubuf") => ONE,
+            Some("iovec" | "kvec" | "bvec") => COUNTED,
+            // pipe, xarray, folioq and discard have none, or other things in that place.
+            _ => 0,
+        };
+        number.unwrap_or(kinds.len()) as u8 | segments
     })
 }
 
@@ -96,7 +115,8 @@ mod tests {
     use iotrace_common::{import::Path, site::table_bits};
 
     fn site(address: u64, rank: u8, mechanism: Mechanism) -> Site {
-        let arguments = Arguments::Import { segments: 2, fast: 3, path: Path::Readv, by_syscall: true };
+        let arguments =
+            Arguments::Import { segments: 2, fast: 3, path: Path::Readv, by_syscall: true, pointer: false };
         Site { symbol: "f".into(), module: None, offset: 0, address, mechanism, arguments, rank }
     }
 
@@ -136,7 +156,10 @@ mod tests {
     #[test]
     fn direction_bits_are_no_part_of_a_kind() {
         let index = kind_index(&plan());
-        assert_eq!([4, 5, 7, 8, 9, 16, 0].map(|byte: usize| index[byte]), [0, 0, 0, 1, 1, 2, 2]);
+        assert_eq!(
+            [4, 5, 7, 8, 9, 16, 0].map(|byte: usize| index[byte]),
+            [COUNTED, COUNTED, COUNTED, COUNTED | 1, COUNTED | 1, 2, 2]
+        );
     }
 
     #[test]

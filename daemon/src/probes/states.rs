@@ -29,12 +29,19 @@ impl States {
             rows.extend(target.sites.iter().map(|site| match &site.mechanism {
                 Mechanism::Fentry => row(&target.symbol, site.name(), "fentry", State::Pending, ""),
                 Mechanism::Trap { .. } => row(&target.symbol, site.name(), "trap", State::Pending, ""),
+                Mechanism::Fexit => row(&target.symbol, site.name(), "fexit", State::Pending, ""),
                 Mechanism::Unavailable { reason } => {
                     row(&target.symbol, site.name(), "none", State::Unavailable, reason)
                 }
             }));
         }
         States(Arc::new(Mutex::new(rows)))
+    }
+
+    /// Takes over the rows of a new plan.
+    pub(super) fn take(&self, other: &States) {
+        let rows = other.rows();
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = rows;
     }
 
     /// A copy of all rows.

@@ -118,6 +118,18 @@ pub fn syscall() -> (u64, bool) {
     }
 }
 
+/// The argument at this position of the system call whose registers are saved there. Only the third is asked for:
+/// it is in the same register in 64-bit and in 32-bit calls.
+#[inline(always)]
+pub fn syscall_argument(saved: u64, position: u8) -> Option<u64> {
+    let saved = saved as *const pt_regs;
+    if position != 2 {
+        return None;
+    }
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel(&raw const (*saved).rdx) }.ok()
+}
+
 /// At `sys_enter(regs, number)`: measures how far above the stack the user registers are saved. Neither
 /// `THREAD_SIZE` nor the gap at its end is in BTF.
 #[inline(always)]

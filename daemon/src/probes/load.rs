@@ -1,0 +1,257 @@
+//! Loading the kernel side: its read-only data, its maps, the programs that run once.
+
+use std::{
+    os::fd::AsFd as _,
+    thread::{self, JoinHandle},
+};
+
+use aya::{
+    Btf, BtfError, Ebpf, EbpfLoader,
+    maps::{Map, MapData, RingBuf},
+    programs::{KProbe, RawTracePoint, RawTracePointRunOptions, TestRun as _},
+};
+use iotrace_common::{
+    import::{ImportRecord, Path},
+    iter::IterRecord,
+    lost::LostRecord,
+    site::{FENTRIES, SYSCALLS, table_bits},
+    who::{SLOTS, Slot},
+};
+
+use super::{
+    OBJECT, Probes, ProbesError, Scope, States,
+    handovers::Handovers,
+    job::{functions, jobs, kind_index, site_table_bits},
+    refusal::refused,
+};
+use crate::{arch, kernel::Facts, plan::Mechanism, privileges, shared::Shared};
+
+/// `SYSCALL_FROM` of the kernel side: by `bpf_task_pt_regs`.
+const BY_HELPER: u32 = 1;
+/// `SYSCALL_FROM` of the kernel side: on the task's stack.
+const BY_STACK: u32 = 2;
+
+/// The smallest ring buffer on x86_64.
+const PAGE: u32 = 4096;
+
+/// Probes for which the site table has room beside those of the plan: of modules that are loaded later.
+const LATER: usize = 1024;
+
+/// Open files beside the two for each site: maps, programs, connections, modules loaded later, and some room.
+const OTHER_FILES: u64 = 2048;
+
+/// What the probes count, in shared memory.
+#[derive(Debug)]
+pub struct Records {
+    /// CPU × path.
+    pub imports: Shared<ImportRecord>,
+    /// CPU × function × kind.
+    pub iters: Shared<IterRecord>,
+    /// CPU.
+    pub lost: Shared<LostRecord>,
+    /// CPU × slot.
+    pub processes: Shared<Slot>,
+    /// What slots held when another process took them.
+    pub handovers: Handovers,
+    /// CPUs.
+    pub cpus: usize,
+    /// Names of the functions.
+    pub functions: Vec<String>,
+    /// Names of the kinds, `other` last.
+    pub kinds: Vec<String>,
+    /// The state of the sites.
+    pub states: States,
+}
+
+/// The kernel's types as aya wants them, read on a thread meanwhile.
+#[derive(Debug)]
+pub(super) enum Types {
+    Reading(JoinHandle<Result<Btf, BtfError>>),
+    Read(Result<Btf, String>),
+}
+
+impl Types {
+    pub(super) fn get(&mut self) -> Result<&Btf, String> {
+        if let Types::Reading(_) = self
+            && let Types::Reading(reading) = std::mem::replace(self, Types::Read(Err("not read".into())))
+        {
+            let read = reading.join().map_err(|_| "the thread that read BTF panicked".to_owned());
+            *self = Types::Read(read.and_then(|read| read.map_err(|error| error.to_string())));
+        }
+        match self {
+            Types::Read(Ok(types)) => Ok(types),
+            Types::Read(Err(error)) => Err(error.clone()),
+            Types::Reading(_) => Err("not read".into()),
+        }
+    }
+}
+
+/// What aya prepares without knowing the plan: it reads all of the kernel's types, twice, which takes a while.
+pub struct Prepared {
+    loader: EbpfLoader<'static>,
+    types: Types,
+}
+
+impl Prepared {
+    /// Prepares; returns when the loader is ready, the rest goes on meanwhile.
+    pub fn new() -> Prepared {
+        Prepared { types: Types::Reading(thread::spawn(Btf::from_sys_fs)), loader: EbpfLoader::new() }
+    }
+}
+
+impl Default for Prepared {
+    fn default() -> Prepared {
+        Prepared::new()
+    }
+}
+
+impl Probes {
+    /// Loads the kernel side for this kernel; attaches nothing yet.
+    ///
+    /// # Errors
+    /// What the kernel refuses, and what to do.
+    pub fn load(prepared: Prepared, facts: &Facts, scope: Scope) -> Result<(Probes, Records), ProbesError> {
+        let plan = &facts.plan;
+        let functions = functions(plan);
+        let mut kinds: Vec<String> = plan.iter.kinds.iter().map(|kind| kind.name.clone()).collect();
+        kinds.push("other".into());
+        let jobs = jobs(plan, &functions);
+        let traps = jobs.iter().filter(|job| matches!(job.site.mechanism, Mechanism::Trap { .. })).count();
+        let site_bits = site_table_bits(&jobs, table_bits(2 * traps + LATER));
+        privileges::allow_files(2 * jobs.len() as u64 + OTHER_FILES);
+        if !facts.has_task_pt_regs {
+            privileges::allow_locked_memory();
+        }
+
+        let cpus = facts.cpus as usize;
+        let iters = cpus * functions.len() * kinds.len();
+        let (task, iter) = (&facts.task, &facts.iter);
+        let syscall_from = if facts.has_task_pt_regs { BY_HELPER } else { BY_STACK };
+        let kind_index = kind_index(plan);
+        let syscall_path = arch::syscall_paths();
+        let numbers = [
+            ("SYSCALL_FROM", syscall_from),
+            ("TASK_STACK", task.stack),
+            ("TASK_STATUS", task.status),
+            ("TASK_TGID", task.tgid),
+            ("TASK_PID", task.pid),
+            ("TASK_LEADER", task.group_leader),
+            ("TASK_COMM", task.comm),
+            ("ITER_KIND", plan.iter.kind_offset),
+            ("ITER_COUNT", iter.count),
+            ("ITER_SEGMENTS", iter.nr_segs),
+            ("ITER_OFFSET", iter.iov_offset),
+            ("FUNCTIONS", functions.len() as u32),
+            ("KINDS", kinds.len() as u32),
+            ("SITE_BITS", site_bits),
+            ("FOLLOW", u32::from(scope.follow)),
+            ("DIAGNOSE", u32::from(scope.diagnose)),
+        ];
+        let Prepared { mut loader, types } = prepared;
+        for (name, number) in &numbers {
+            loader.override_global(name, number, true);
+        }
+        loader
+            .override_global("KIND_INDEX", &kind_index, true)
+            .override_global("SYSCALL_PATH", &syscall_path, true)
+            .map_max_entries("IMPORTS", (cpus * Path::COUNT) as u32)
+            .map_max_entries("ITERS", iters.max(1) as u32)
+            .map_max_entries("LOST", facts.cpus)
+            .map_max_entries("PROCESSES", facts.cpus * SLOTS)
+            .map_max_entries("SITES", 1 << site_bits);
+        if !scope.diagnose {
+            // Nothing is written to it then; a page is the least that the kernel takes.
+            loader.map_max_entries("AYA_LOGS", PAGE);
+        }
+        let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
+        for name in ["import_call", "import_return", "iter_call", "iter_return"] {
+            kprobe(&mut ebpf, name)?.load().map_err(|error| refused(&error))?;
+        }
+        whoami(&mut ebpf)?;
+        if syscall_from == BY_STACK {
+            whereis(&mut ebpf)?;
+        }
+
+        let states = States::of(plan);
+        let handovers = ebpf.take_map("HANDOVERS").ok_or(ProbesError::Missing("HANDOVERS"))?;
+        let handovers = RingBuf::try_from(handovers).map_err(|error| refused(&error))?;
+        let records = Records {
+            imports: share(&ebpf, "IMPORTS", cpus * Path::COUNT, false)?,
+            iters: share(&ebpf, "ITERS", iters.max(1), false)?,
+            lost: share(&ebpf, "LOST", cpus, false)?,
+            processes: share(&ebpf, "PROCESSES", cpus * SLOTS as usize, false)?,
+            handovers: Handovers::of(handovers),
+            cpus,
+            functions: functions.clone(),
+            kinds,
+            states: states.clone(),
+        };
+        let mut probes = Probes {
+            sites: share(&ebpf, "SITES", 1 << site_bits, true)?,
+            fentry_sites: share(&ebpf, "FENTRY_SITES", FENTRIES, true)?,
+            syscall_sites: share(&ebpf, "SYSCALL_SITES", SYSCALLS, true)?,
+            ebpf,
+            jobs: jobs.into(),
+            states,
+            functions,
+            site_bits,
+            fentries: 0,
+            syscalls: 0,
+            held: Vec::new(),
+            tracepoints: Vec::new(),
+            types,
+        };
+        probes.watch("who_fork", "sched_process_fork")?;
+        probes.watch("who_exec", "sched_process_exec")?;
+        if scope.follow {
+            probes.watch("tree_fork", "sched_process_fork")?;
+            probes.watch("tree_free", "sched_process_free")?;
+        }
+        Ok((probes, records))
+    }
+}
+
+pub(super) fn kprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut KProbe, ProbesError> {
+    ebpf.program_mut(name).and_then(|program| program.try_into().ok()).ok_or(ProbesError::Missing(name))
+}
+
+pub(super) fn raw_trace_point<'a>(
+    ebpf: &'a mut Ebpf,
+    name: &'static str,
+) -> Result<&'a mut RawTracePoint, ProbesError> {
+    ebpf.program_mut(name).and_then(|program| program.try_into().ok()).ok_or(ProbesError::Missing(name))
+}
+
+/// Lets the kernel side learn which process is its own.
+fn whoami(ebpf: &mut Ebpf) -> Result<(), ProbesError> {
+    let program = raw_trace_point(ebpf, "whoami")?;
+    program.load().map_err(|error| refused(&error))?;
+    program.test_run(RawTracePointRunOptions::default()).map_err(|error| refused(&error))?;
+    Ok(())
+}
+
+/// Lets the kernel side see a system call of this process, and measure where its registers are saved.
+fn whereis(ebpf: &mut Ebpf) -> Result<(), ProbesError> {
+    let program = raw_trace_point(ebpf, "whereis")?;
+    program.load().map_err(|error| refused(&error))?;
+    let link = program.attach("sys_enter").map_err(|error| refused(&error))?;
+    // Detaching is itself a system call, and so is this one, in case a kernel detaches before it enters.
+    let _parent = std::os::unix::process::parent_id();
+    program.detach(link).map_err(|error| refused(&error))
+}
+
+fn share<T: Copy>(
+    ebpf: &Ebpf,
+    name: &'static str,
+    length: usize,
+    writable: bool,
+) -> Result<Shared<T>, ProbesError> {
+    let map: &MapData = match ebpf.map(name) {
+        Some(Map::Array(map)) => map,
+        _ => return Err(ProbesError::Missing(name)),
+    };
+    // SAFETY: the kernel side declares this map as an mmapable array of `T` (a test compares the sizes in the
+    // object with the common crate), and `length` is the number of entries it was created with.
+    unsafe { Shared::map(map.fd().as_fd(), length, writable) }
+        .map_err(|error| ProbesError::Share { name, error })
+}
