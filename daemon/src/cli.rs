@@ -59,6 +59,9 @@ pub struct Daemon {
     /// Log rare diagnostics of the kernel side too; each probe gets slower by a little.
     #[arg(long)]
     pub debug_probes: bool,
+    /// Leave modules alone that are loaded later, and give up every privilege once all is attached.
+    #[arg(long)]
+    pub no_follow_modules: bool,
 }
 
 /// Options of `iotrace top`.
@@ -190,7 +193,7 @@ mod tests {
     #[test]
     fn defaults_are_safe() {
         let daemon =
-            Daemon { listen: "127.0.0.1:9469".parse().unwrap(), log: LevelFilter::Info, debug_probes: false };
+            Daemon { listen: "127.0.0.1:9469".parse().unwrap(), log: LevelFilter::Info, debug_probes: false, no_follow_modules: false };
         assert_eq!(read("daemon"), Ok(Command::Daemon(daemon)));
         let top = Top { duration: Duration::from_secs(5), output: TopOutput::Table, command: vec![] };
         assert_eq!(read("top"), Ok(Command::Top(top)));

@@ -17,7 +17,7 @@ use crate::{
     probes::Scope,
     snapshot::{Delta, Probe, State},
     top,
-    tracer::TracerError,
+    tracer::{Modules, TracerError},
 };
 
 /// The exit code of a failure: 2 where nothing can be traced, 1 otherwise.
@@ -40,7 +40,8 @@ pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
         .format_target(false)
         .format_timestamp(if journald() { None } else { Some(env_logger::TimestampPrecision::Seconds) })
         .init();
-    daemon::run(options.listen, Scope { follow: false, diagnose: options.debug_probes })?;
+    let modules = if options.no_follow_modules { Modules::AtStart } else { Modules::Follow };
+    daemon::run(options.listen, Scope { follow: false, diagnose: options.debug_probes }, modules)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -55,7 +56,7 @@ fn journald() -> bool {
 /// Why nothing can be traced.
 pub fn top(options: &cli::Top) -> Result<ExitCode> {
     let follow = !options.command.is_empty();
-    let mut measure = Measure::start(Scope { follow, diagnose: false }, follow)?;
+    let mut measure = Measure::start(Scope { follow, diagnose: false })?;
     let probes = measure.probes();
     tell_failed(&probes);
     if probes.iter().all(|probe| probe.state != State::Attached) {
@@ -118,7 +119,7 @@ pub fn check(options: &cli::Check) -> Result<ExitCode> {
         tried: true,
         probes: Vec::new(),
     };
-    let measured = Measure::start(Scope::default(), false);
+    let measured = Measure::start(Scope::default());
     let refused = match measured {
         Ok(measure) => {
             report.kinds = measure.kinds();

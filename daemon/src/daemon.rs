@@ -23,7 +23,7 @@ use crate::{
     probes::{KernelLog, Scope},
     snapshot::State,
     totals::Totals,
-    tracer::{Progress, Tracer, TracerError},
+    tracer::{Modules, Progress, Tracer, TracerError},
 };
 
 /// How often the state of the attaching is looked at.
@@ -33,13 +33,13 @@ const LOOK: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// The address that cannot be listened on, or why nothing can be traced.
-pub fn run(listen: SocketAddr, scope: Scope) -> Result<()> {
+pub fn run(listen: SocketAddr, scope: Scope, modules: Modules) -> Result<()> {
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
-    runtime.block_on(serve(listen, scope))
+    runtime.block_on(serve(listen, scope, modules))
 }
 
-async fn serve(listen: SocketAddr, scope: Scope) -> Result<()> {
+async fn serve(listen: SocketAddr, scope: Scope, modules: Modules) -> Result<()> {
     // Before anything slow: a port in use is told at once, and a signal at any time ends in order.
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
@@ -50,7 +50,7 @@ async fn serve(listen: SocketAddr, scope: Scope) -> Result<()> {
     })?;
     let address = listener.local_addr().context("cannot tell the address listened on")?;
 
-    let mut tracer = Tracer::start(scope, false)?;
+    let mut tracer = Tracer::start(scope, modules)?;
     privileges::drop_all();
     if let Some(log) = tracer.log.take() {
         tokio::spawn(forward(log));

@@ -1,6 +1,7 @@
 //! The running kernel's own account of itself: the only file that reads /proc and /sys for the planner.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::{self, Read as _},
     os::unix::fs::FileExt as _,
@@ -236,6 +237,23 @@ fn unreadable(path: &'static str, error: io::Error) -> KernelError {
     KernelError::Read { path, error, remedy }
 }
 
+/// The modules whose text is in place, each with its address: two answers differ if one has come or gone. Empty
+/// where there are none, or where they cannot be read.
+pub fn modules() -> BTreeSet<String> {
+    live_modules(&fs::read_to_string("/proc/modules").unwrap_or_default())
+}
+
+/// Of lines such as `tun 61440 2 vhost_net, Live 0xffffffffc0a00000`.
+fn live_modules(list: &str) -> BTreeSet<String> {
+    let live = list.lines().filter_map(|line| {
+        let mut words = line.split_ascii_whitespace();
+        let name = words.next()?;
+        let (_, address) = line.split_once(" Live ")?;
+        Some(format!("{name} {}", address.split_ascii_whitespace().next()?))
+    });
+    live.collect()
+}
+
 /// The lockdown level in force: `none`, `integrity` or `confidentiality`; `None` where the kernel has none.
 pub fn lockdown() -> Option<String> {
     let levels = fs::read_to_string("/sys/kernel/security/lockdown").ok()?;
@@ -282,6 +300,15 @@ mod tests {
             assert_eq!(text.matches(file).count(), 1, "{text}");
             assert!(text.contains(remedy), "{text}");
         }
+    }
+
+    #[test]
+    fn a_module_counts_while_it_is_live() {
+        let list = "tun 61440 2 vhost_net, Live 0xffffffffc0a00000 (E)\n\
+                    xfs 90000 0 - Loading 0xffffffffc0b00000\n\
+                    nfs 90000 0 - Live 0x0\nodd\n";
+        let live: Vec<String> = live_modules(list).into_iter().collect();
+        assert_eq!(live, ["nfs 0x0", "tun 0xffffffffc0a00000"]);
     }
 
     #[test]

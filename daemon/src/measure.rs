@@ -20,7 +20,7 @@ use tokio::{
 use crate::{
     probes::Scope,
     snapshot::{Delta, Probe, State},
-    tracer::{Progress, Tracer},
+    tracer::{Modules, Progress, Tracer},
 };
 
 /// How often the state of the attaching is looked at.
@@ -68,7 +68,7 @@ impl Measure {
     /// # Errors
     /// Why nothing can be traced, or that a signal came before all was attached. That the kernel refused every
     /// site is no error here: see [`Measure::probes`].
-    pub fn start(scope: Scope, keep_privileges: bool) -> Result<Measure> {
+    pub fn start(scope: Scope) -> Result<Measure> {
         let runtime =
             Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
         let mut signals = runtime.block_on(async {
@@ -77,7 +77,7 @@ impl Measure {
                 terminate: signal(SignalKind::terminate()).context("cannot catch SIGTERM")?,
             })
         })?;
-        let tracer = Tracer::start(scope, keep_privileges)?;
+        let tracer = Tracer::start(scope, Modules::Follow)?;
         let attached = runtime.block_on(async {
             tokio::select! {
                 () = signals.any() => false,

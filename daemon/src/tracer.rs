@@ -4,16 +4,16 @@ use std::{
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
-        mpsc,
+        mpsc::{self, RecvTimeoutError},
     },
     thread::{self, JoinHandle},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use thiserror::Error;
 
 use crate::{
-    kernel::{Facts, KernelError},
+    kernel::{self, Facts, KernelError},
     privileges,
     probes::{KernelLog, Prepared, Probes, ProbesError, Scope},
     totals::Totals,
@@ -45,6 +45,15 @@ pub struct Tracer {
     thread: JoinHandle<()>,
 }
 
+/// Which modules' sites are probed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Modules {
+    /// Also of those that are loaded later; the attaching thread keeps the capabilities that this takes.
+    Follow,
+    /// Of those that are there at the start; the attaching thread drops its capabilities when it is done.
+    AtStart,
+}
+
 /// How far attaching has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
@@ -57,11 +66,9 @@ pub enum Progress {
 impl Tracer {
     /// Reads the running kernel, loads the kernel side, and begins to attach, hot sites first.
     ///
-    /// `keep_privileges`: do not drop the capabilities of the attaching thread when it is done.
-    ///
     /// # Errors
     /// Why nothing can be traced here.
-    pub fn start(scope: Scope, keep_privileges: bool) -> Result<Tracer, TracerError> {
+    pub fn start(scope: Scope, modules: Modules) -> Result<Tracer, TracerError> {
         let started = Instant::now();
         // Reading the symbols keeps the kernel busy on one CPU, reading the types this process on another.
         let preparing = thread::spawn(Prepared::new);
@@ -78,7 +85,7 @@ impl Tracer {
         let thread = thread::Builder::new()
             .name("attach".into())
             .spawn(move || {
-                attach(probes, &report, &stopped, keep_privileges, &sleeping);
+                attach(probes, &report, &stopped, modules, &sleeping);
             })
             .map_err(TracerError::Thread)?;
         Ok(Tracer { totals: Arc::new(Totals::of(records)), log, progress, stop, wake, thread })
@@ -103,33 +110,48 @@ impl Tracer {
     }
 }
 
+/// How often it is looked whether modules have come or gone.
+const MODULES: Duration = Duration::from_secs(2);
+
+/// Attaches, hot sites first; then follows the modules that come and go, until it is told to stop.
 fn attach(
     mut probes: Probes,
     report: &mpsc::Sender<Progress>,
     stop: &AtomicBool,
-    keep_privileges: bool,
+    modules: Modules,
     sleeping: &mpsc::Receiver<()>,
 ) {
+    let mut seen = kernel::modules();
     let mut hot = true;
     loop {
-        let rank = probes.next_rank();
-        if hot && rank != Some(0) {
-            hot = false;
-            // Nobody listening is no reason to stop.
-            let _gone = report.send(Progress::Hot);
+        while let Some(rank) = probes.next_rank() {
+            if hot && rank != 0 {
+                hot = false;
+                // Nobody listening is no reason to stop.
+                let _gone = report.send(Progress::Hot);
+            }
+            if stop.load(Relaxed) {
+                return probes.detach();
+            }
+            probes.attach_next();
         }
-        if rank.is_none() || stop.load(Relaxed) {
-            break;
-        }
-        probes.attach_next();
-    }
-    if !stop.load(Relaxed) {
-        if !keep_privileges {
-            privileges::drop_all();
+        match modules {
+            Modules::Follow => privileges::keep(),
+            Modules::AtStart => privileges::drop_all(),
         }
         let _gone = report.send(Progress::All);
-        // Until the tracer is stopped or dropped.
-        let _stopped = sleeping.recv();
+        while probes.next_rank().is_none() {
+            if sleeping.recv_timeout(MODULES) != Err(RecvTimeoutError::Timeout) {
+                return probes.detach();
+            }
+            let now = kernel::modules();
+            if modules == Modules::Follow && now != seen {
+                seen = now;
+                match Facts::read() {
+                    Ok(facts) => probes.renew(&facts.plan),
+                    Err(error) => log::warn!("modules have changed, and their sites are not known: {error}"),
+                }
+            }
+        }
     }
-    probes.detach();
 }
