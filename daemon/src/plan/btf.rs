@@ -2,6 +2,9 @@
 //!
 //! Format: Documentation/bpf/btf.rst, include/uapi/linux/btf.h. One pass finds where each type starts; names are
 //! compared only when one is asked for, because most of the 130,000 types never are.
+//!
+//! Whatever the file says, reading it and each question about it take time in proportion to its length. Reading
+//! takes no more memory than its length, an answer no more than ten times that.
 
 mod find;
 
@@ -13,6 +16,8 @@ const MAGIC: u16 = 0xeb9f;
 const HEADER: usize = 24;
 /// Size of `struct btf_type`.
 const TYPE: usize = 12;
+/// The kernel accepts names of up to `KSYM_NAME_LEN` bytes, which was 128, is 512 and may grow.
+const NAME_LIMIT: usize = 1024;
 /// Typedefs, qualifiers and nested structs deeper than this are taken for a loop.
 const DEPTH: usize = 32;
 
@@ -161,10 +166,15 @@ impl<'a> Btf<'a> {
         self.strings.get(start..end) == Some(name.as_bytes()) && self.strings.get(end) == Some(&0)
     }
 
-    /// The string that starts at `offset`; empty if there is none.
+    /// Whether what has its name at `offset` has none.
+    fn is_anonymous(&self, offset: u32) -> bool {
+        self.strings.get(offset as usize).is_none_or(|&first| first == 0)
+    }
+
+    /// The string that starts at `offset`; empty if there is none, or none that could be a name.
     fn string(&self, offset: u32) -> &'a str {
         let bytes = self.strings.get(offset as usize..).unwrap_or_default();
-        let length = bytes.iter().position(|&byte| byte == 0).unwrap_or(0);
+        let length = bytes.iter().take(NAME_LIMIT + 1).position(|&byte| byte == 0).unwrap_or(0);
         str::from_utf8(&bytes[..length]).unwrap_or_default()
     }
 }

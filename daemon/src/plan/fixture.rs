@@ -226,6 +226,20 @@ pub fn kallsyms(images: &[Image; 2]) -> String {
     file
 }
 
+/// The start of `/proc/kcore` with these segments: type (1 is `PT_LOAD`), address, size, offset in the file.
+pub fn core_file(segments: &[(u32, u64, u64, u64)]) -> Vec<u8> {
+    let mut file = vec![0; 64];
+    file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    file[32..40].copy_from_slice(&64u64.to_le_bytes());
+    file[54..56].copy_from_slice(&56u16.to_le_bytes());
+    file[56..58].copy_from_slice(&(segments.len() as u16).to_le_bytes());
+    for &(kind, address, size, offset) in segments {
+        file.extend([kind, 5].map(u32::to_le_bytes).concat());
+        file.extend([offset, address, 0, size, size, 0].map(u64::to_le_bytes).concat());
+    }
+    file
+}
+
 /// Writes BTF.
 #[derive(Default)]
 pub struct Types {

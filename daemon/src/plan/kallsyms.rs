@@ -1,13 +1,22 @@
 //! `/proc/kallsyms` as a table of the functions of the kernel and its modules.
 //!
-//! Only text symbols are kept, at 16 bytes each and without a copy of any name: the file has 200,000 lines and is
+//! Only text symbols are kept, at 24 bytes each and without a copy of any name: the file has 200,000 lines and is
 //! read at every start.
+//!
+//! Whatever the file says, reading it takes time in proportion to its length (and its logarithm, to sort) and no
+//! more memory than 16 times its length.
 
 use std::collections::HashMap;
 use std::ops::Range;
 
 /// A module whose symbols span more than this is left out: no module has so much text.
 const MODULE_LIMIT: u64 = 64 << 20;
+/// Nor have all modules together: those behind the first that have so much are left out.
+const MODULES_LIMIT: u64 = 512 << 20;
+/// `KSYM_NAME_LEN` was 128, is 512 and may grow.
+const NAME_LIMIT: usize = 1024;
+/// `MODULE_NAME_LEN` is 56.
+const MODULE_NAME_LIMIT: usize = 255;
 /// Module text is mapped in whole pages.
 const PAGE: u64 = 4096;
 /// The number that stands for the kernel proper.
@@ -57,8 +66,9 @@ pub struct Symbols<'a> {
     file: &'a [u8],
     /// By address; names that share an address in the order of the file.
     entries: Vec<Entry>,
-    /// [`digest`] of each entry's name, so that a search by name touches few names.
-    digests: Vec<u32>,
+    /// [`digest`] of each entry's name in the upper half, the entry's number in the lower, sorted: a search by name
+    /// touches few names.
+    by_name: Vec<u64>,
     /// Names of the modules; the kernel proper has number [`KERNEL`].
     modules: Vec<&'a str>,
 }
@@ -92,8 +102,10 @@ impl<'a> Symbols<'a> {
         }
         // Stable, and quick on a file that is in order but for its modules.
         entries.sort_by_key(|entry| entry.address);
-        let digests = entries.iter().map(|entry| digest(name_bytes(file, entry))).collect();
-        Ok(Symbols { file, entries, digests, modules: modules.names })
+        let digests = entries.iter().map(|entry| u64::from(digest(name_bytes(file, entry))) << 32);
+        let mut by_name: Vec<u64> = digests.zip(0u64..).map(|(digest, number)| digest | number).collect();
+        by_name.sort_unstable();
+        Ok(Symbols { file, entries, by_name, modules: modules.names })
     }
 
     /// How many functions there are.
@@ -108,12 +120,12 @@ impl<'a> Symbols<'a> {
 
     /// Every function with this name, by address: static functions may share one.
     pub fn named(&self, name: &str) -> impl Iterator<Item = Symbol<'a>> {
-        let wanted = digest(name.as_bytes());
-        self.digests
+        let wanted = u64::from(digest(name.as_bytes()));
+        let first = self.by_name.partition_point(|&key| key >> 32 < wanted);
+        self.by_name[first..]
             .iter()
-            .enumerate()
-            .filter(move |&(_, &digest)| digest == wanted)
-            .map(|(index, _)| self.symbol(index))
+            .take_while(move |&&key| key >> 32 == wanted)
+            .map(|&key| self.symbol(key as u32 as usize))
             .filter(move |symbol| symbol.name == name)
     }
 
@@ -162,6 +174,11 @@ impl<'a> Symbols<'a> {
             })
             .collect();
         texts.sort_by_key(|(_, span)| span.start);
+        let mut total = 0;
+        texts.retain(|(_, span)| {
+            total += span.end - span.start;
+            total <= MODULES_LIMIT
+        });
         texts
     }
 
@@ -209,6 +226,9 @@ impl<'a> Modules<'a> {
     }
 
     fn add(&mut self, name: &'a [u8]) -> Result<Option<u16>, &'static str> {
+        if name.len() > MODULE_NAME_LIMIT {
+            return Err("the module's name is too long");
+        }
         let text = str::from_utf8(name).map_err(|_| "the module's name is not UTF-8")?;
         let number = if text.is_empty() || text == "bpf" || text.starts_with("__builtin__") {
             None
@@ -243,12 +263,14 @@ fn function<'a>(
         },
     };
     let Some(module) = module else { return Ok(None) };
+    if length > NAME_LIMIT {
+        return Err("the name is too long");
+    }
     if length == 0 || str::from_utf8(&name[..length]).is_err() {
         return Err("the name is empty or not UTF-8");
     }
-    let length = u16::try_from(length).map_err(|_| "the name is too long")?;
-    // Fits: the file has less than 4 GiB.
-    let name = (offset + digits + 3) as u32;
+    // Both fit: the file has less than 4 GiB.
+    let (name, length) = ((offset + digits + 3) as u32, length as u16);
     Ok(Some(Entry { address, name, length, module }))
 }
 

@@ -1,6 +1,9 @@
 //! `/proc/kcore`: which part of the file holds which part of the kernel's memory.
 //!
 //! Its start is an ELF core file's header (fs/proc/kcore.c). The reading is done elsewhere.
+//!
+//! Whatever the headers say, reading them takes time in proportion to their length and no more memory than twice
+//! that.
 
 use std::ops::Range;
 
@@ -8,6 +11,8 @@ use std::ops::Range;
 const HEADER: usize = 64;
 /// Size of `Elf64_Phdr`.
 const PROGRAM_HEADER: usize = 56;
+/// The program headers follow the ELF header at once.
+const FARTHEST: u64 = 64 << 10;
 /// `PT_LOAD`.
 const LOAD: u32 = 1;
 
@@ -42,9 +47,8 @@ impl Segments {
     /// Reads the headers from the start of the file; [`Segments::needed`] tells how much of it they take.
     pub fn parse(start: &[u8]) -> Result<Segments, KcoreError> {
         let (table, count) = program_headers(start)?;
-        let cut = KcoreError { offset: table, cause: "the program headers are cut off" };
-        let end = table.checked_add(count * PROGRAM_HEADER).ok_or(cut)?;
-        let headers = start.get(table..end).ok_or(cut)?;
+        let cut = KcoreError { offset: start.len(), cause: "the program headers are cut off" };
+        let headers = start.get(table..table + count * PROGRAM_HEADER).ok_or(cut)?;
         let segments = headers
             .chunks_exact(PROGRAM_HEADER)
             .filter(|header| header[..4] == LOAD.to_le_bytes())
@@ -64,12 +68,10 @@ impl Segments {
         Ok(Segments { segments })
     }
 
-    /// How many bytes of the file its headers take, from the first 64 or more.
+    /// How many bytes of the file its headers take, from the first 64 or more: less than 4 MiB.
     pub fn needed(start: &[u8]) -> Result<usize, KcoreError> {
         let (table, count) = program_headers(start)?;
-        table
-            .checked_add(count * PROGRAM_HEADER)
-            .ok_or(KcoreError { offset: 32, cause: "the program headers are not in the file" })
+        Ok(table + count * PROGRAM_HEADER)
     }
 
     /// Every segment, in the order of the file.
@@ -105,9 +107,9 @@ fn program_headers(start: &[u8]) -> Result<(usize, usize), KcoreError> {
     if usize::from(half(start, 54)) != PROGRAM_HEADER {
         return fail(54, "program headers of an unknown size");
     }
-    match usize::try_from(long(start, 32)) {
-        Ok(table) => Ok((table, usize::from(half(start, 56)))),
-        Err(_) => fail(32, "the program headers are not in the file"),
+    match long(start, 32) {
+        table @ ..=FARTHEST => Ok((table as usize, usize::from(half(start, 56)))),
+        _ => fail(32, "the program headers are far from the ELF header"),
     }
 }
 

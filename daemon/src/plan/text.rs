@@ -2,6 +2,9 @@
 //!
 //! The text is live. A kprobe has its first byte replaced by a breakpoint, or five bytes by a jump to a copy, and
 //! both may be there while we read, from another tracer or from a second iotrace. Neither hides a call.
+//!
+//! Whatever the bytes are, a search takes time in proportion to their number; its memory is 64 bytes for each byte
+//! of text at most, which a text of nothing but calls would need.
 
 use std::ops::Range;
 
@@ -26,12 +29,12 @@ pub struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// The bytes from an address to an end, or to the end of the text.
+    /// The bytes from an address to an end, or to the end of the text; at least one.
     fn from(&self, address: u64, end: u64) -> Option<&'a [u8]> {
         let start = usize::try_from(address.checked_sub(self.address)?).ok()?;
         let length = usize::try_from(end.checked_sub(address)?).unwrap_or(usize::MAX);
         let rest = self.bytes.get(start..)?;
-        Some(&rest[..length.min(rest.len())])
+        Some(&rest[..length.min(rest.len())]).filter(|bytes| !bytes.is_empty())
     }
 }
 
@@ -54,7 +57,7 @@ pub struct Reference<'a> {
 pub struct Reader<'a> {
     symbols: &'a Symbols<'a>,
     text: &'a [Text<'a>],
-    /// Every function of the kernel is in one of these, sorted.
+    /// Every function of the kernel is in one of these, which are sorted and apart.
     known: Vec<Range<u64>>,
 }
 
@@ -64,6 +67,14 @@ impl<'a> Reader<'a> {
         let modules = symbols.module_text().into_iter().map(|(_, range)| range);
         let mut known: Vec<_> = symbols.core_text().into_iter().chain(modules).collect();
         known.sort_by_key(|range| range.start);
+        // The text of a module may be in pieces that lie among those of another.
+        known.dedup_by(|next, before| {
+            let joined = next.start <= before.end;
+            if joined {
+                before.end = before.end.max(next.end);
+            }
+            joined
+        });
         Reader { symbols, text, known }
     }
 
@@ -153,7 +164,8 @@ impl<'a> Reader<'a> {
         found.extend(hits.into_iter().map(|(offset, hit)| {
             let address = function.address + offset as u64;
             let returns = matches!(hit.flow, Flow::Call(_));
-            let after = returns.then_some(address + hit.length as u64);
+            // What a function ends with does not return: the next function's entry is no place behind it.
+            let after = returns.then_some(address + hit.length as u64).filter(|&after| after < end);
             Reference { function, end, address, target: hit.target, after }
         }));
     }

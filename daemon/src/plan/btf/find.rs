@@ -4,13 +4,15 @@ use super::{Btf, DEPTH, Kind, Type, records, word};
 
 /// How many members one question may look at: no struct of a kernel has nearly as many, nested ones included.
 const BUDGET: usize = 100_000;
+/// More parameters than the kernel traces a function with (`MAX_BPF_FUNC_ARGS` is 12).
+const PARAMETERS: usize = 16;
 /// `BTF_INT_BOOL` in the word that follows an integer.
 const BOOL: u32 = 4 << 24;
 
 /// A function's prototype.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prototype<'a> {
-    /// The parameters in order.
+    /// The parameters in order, no more than 16 of them.
     pub parameters: Vec<Parameter<'a>>,
     /// What it returns.
     pub returns: Value,
@@ -38,31 +40,44 @@ pub enum Value {
     Other,
 }
 
+/// The prototypes that functions of one name have.
+#[derive(Clone)]
+enum Found<'a> {
+    None,
+    One(Prototype<'a>),
+    Several,
+}
+
 impl<'a> Btf<'a> {
     /// The prototypes of the functions with these names, in the same order, from one pass. `None` for a name that
     /// no function has, or that stands for functions with different prototypes.
     pub fn prototypes(&self, names: &[&str]) -> Vec<Option<Prototype<'a>>> {
-        let mut order: Vec<usize> = (0..names.len()).collect();
-        order.sort_by_key(|&index| names[index]);
-        let mut found: Vec<Vec<Prototype<'a>>> = vec![Vec::new(); names.len()];
+        let mut order = names.to_vec();
+        order.sort_unstable();
+        order.dedup();
+        let mut found = vec![Found::None; order.len()];
         for function in self.iter().filter(|found| found.kind == Kind::Function) {
-            let name = self.string(function.name);
-            let first = order.partition_point(|&index| names[index] < name);
-            let same = order[first..].iter().take_while(|&&index| names[index] == name);
-            for &index in same {
-                if let Some(prototype) = self.prototype(function)
-                    && !found[index].contains(&prototype)
-                {
-                    found[index].push(prototype);
-                }
+            let Ok(index) = order.binary_search(&self.string(function.name)) else { continue };
+            if !matches!(found[index], Found::Several)
+                && let Some(prototype) = self.prototype(function)
+            {
+                found[index] = match &found[index] {
+                    Found::One(other) if *other != prototype => Found::Several,
+                    _ => Found::One(prototype),
+                };
             }
         }
-        found.into_iter().map(|mut all| if all.len() == 1 { all.pop() } else { None }).collect()
+        let one = |name: &&str| match &found[order.binary_search(name).ok()?] {
+            Found::One(prototype) => Some(prototype.clone()),
+            Found::None | Found::Several => None,
+        };
+        names.iter().map(one).collect()
     }
 
     fn prototype(&self, function: Type<'a>) -> Option<Prototype<'a>> {
         let prototype = self.get(function.value).filter(|found| found.kind == Kind::Prototype)?;
         let parameters = records(prototype.rest, 2)
+            .take(PARAMETERS)
             .map(|parameter| {
                 Some(Parameter {
                     name: self.string(word(parameter, 0)?),
@@ -128,7 +143,7 @@ impl<'a> Btf<'a> {
             if self.is_named(found, name) {
                 return Some((offset, number));
             }
-            if self.string(found).is_empty()
+            if self.is_anonymous(found)
                 && let Some(inner) = self.resolve(number)
                 && let Some((bits, number)) = self.member(inner, name, depth, budget)
             {

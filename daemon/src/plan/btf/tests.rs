@@ -77,6 +77,36 @@ fn two_functions_of_one_name_have_no_one_prototype() {
 }
 
 #[test]
+fn a_name_asked_for_twice_is_answered_twice() {
+    let file = btf();
+    let btf = Btf::parse(&file).unwrap();
+    let found = btf.prototypes(&["iov_iter_zero", "nothing", "iov_iter_zero"]);
+    assert!(found[0].is_some());
+    assert!(found[1].is_none());
+    assert_eq!(found[0], found[2]);
+}
+
+#[test]
+fn of_too_many_parameters_the_first_are_told() {
+    let mut types = Types::default();
+    let int = types.add("int", (1, 0), 4, &[32]);
+    types.function("many", int, &[("a", int); 1000]);
+    let file = types.file();
+    let found = Btf::parse(&file).unwrap().prototypes(&["many"]);
+    assert_eq!(found[0].as_ref().unwrap().parameters.len(), 16);
+}
+
+#[test]
+fn what_is_longer_than_any_name_is_none() {
+    let mut types = Types::default();
+    let names = [types.name(&"x".repeat(1024)), types.name(&"y".repeat(1025))];
+    types.add("letters", (6, 2), 4, &[names[0], 0, names[1], 1]);
+    let file = types.file();
+    let members = Btf::parse(&file).unwrap().enumeration("letters").unwrap();
+    assert_eq!(members.iter().map(|(name, _)| name.len()).collect::<Vec<_>>(), [1024, 0]);
+}
+
+#[test]
 fn what_a_function_returns_is_told_apart() {
     let mut types = Types::default();
     let bool_ = types.add("_Bool", (1, 0), 1, &[4 << 24 | 8]);

@@ -96,6 +96,24 @@ fn a_bad_line_is_named_by_its_offset() {
     assert_eq!(error("fff T "), "kallsyms, offset 26: the name is empty or not UTF-8");
     assert_eq!(error("fff T a\ttun"), "kallsyms, offset 26: the module is not in brackets");
     assert_eq!(error("ffffffff810000000 T a"), "kallsyms, offset 26: the address has more than 64 bits");
+    assert_eq!(error(&format!("fff T {}", "a".repeat(1025))), "kallsyms, offset 26: the name is too long");
+    let module = format!("fff T a\t[{}]", "m".repeat(256));
+    assert_eq!(error(&module), "kallsyms, offset 26: the module's name is too long");
+}
+
+#[test]
+fn modules_have_no_more_text_than_fits_a_kernel() {
+    let mut file = String::new();
+    for number in 0..100u64 {
+        let start = 0xffff_ffff_c000_0000 + number * 0x10;
+        let end = start + MODULE_LIMIT - 2 * PAGE;
+        file.push_str(&format!("{start:x} t a\t[m{number}]\n{end:x} t b\t[m{number}]\n"));
+    }
+    let symbols = Symbols::parse(file.as_bytes()).unwrap();
+    let texts = symbols.module_text();
+    assert_eq!(texts[0].0, "m0");
+    let total: u64 = texts.iter().map(|(_, text)| text.end - text.start).sum();
+    assert!(total > MODULES_LIMIT - MODULE_LIMIT && total <= MODULES_LIMIT, "{total:#x}");
 }
 
 proptest! {

@@ -1,25 +1,7 @@
 use proptest::prelude::*;
 
+use super::super::fixture::core_file as file;
 use super::*;
-
-/// A core file's start with these segments `(type, address, size, offset)`.
-fn file(segments: &[(u32, u64, u64, u64)]) -> Vec<u8> {
-    let mut file = vec![0; HEADER];
-    file[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
-    file[32..40].copy_from_slice(&(HEADER as u64).to_le_bytes());
-    file[54..56].copy_from_slice(&(PROGRAM_HEADER as u16).to_le_bytes());
-    file[56..58].copy_from_slice(&(segments.len() as u16).to_le_bytes());
-    for &(kind, address, size, offset) in segments {
-        let mut header = [0; PROGRAM_HEADER];
-        header[..4].copy_from_slice(&kind.to_le_bytes());
-        header[8..16].copy_from_slice(&offset.to_le_bytes());
-        header[16..24].copy_from_slice(&address.to_le_bytes());
-        header[32..40].copy_from_slice(&size.to_le_bytes());
-        header[40..48].copy_from_slice(&size.to_le_bytes());
-        file.extend(header);
-    }
-    file
-}
 
 const TEXT: (u32, u64, u64, u64) = (LOAD, 0xffff_ffff_8100_0000, 0x20_0000, 0x7fff_8100_3000);
 
@@ -50,7 +32,7 @@ fn a_bad_file_is_refused_with_its_offset() {
     let error = |file: &[u8]| Segments::parse(file).unwrap_err().to_string();
     assert_eq!(error(b"\x7fELF"), "kcore, offset 4: the ELF header is cut off");
     assert_eq!(error(&[0; 64]), "kcore, offset 0: not ELF");
-    assert_eq!(error(&good[..good.len() - 1]), "kcore, offset 64: the program headers are cut off");
+    assert_eq!(error(&good[..good.len() - 1]), "kcore, offset 119: the program headers are cut off");
     let changed = |offset: usize, byte| {
         let mut file = good.clone();
         file[offset] = byte;
@@ -58,10 +40,9 @@ fn a_bad_file_is_refused_with_its_offset() {
     };
     assert_eq!(error(&changed(4, 1)), "kcore, offset 4: not ELF of 64 bits, little endian");
     assert_eq!(error(&changed(54, 32)), "kcore, offset 54: program headers of an unknown size");
-    assert_eq!(
-        error(&changed(39, 0xff)),
-        "kcore, offset 18374686479671623744: the program headers are cut off"
-    );
+    let far = changed(39, 0xff);
+    assert_eq!(error(&far), "kcore, offset 32: the program headers are far from the ELF header");
+    assert!(Segments::needed(&far).is_err());
 }
 
 proptest! {

@@ -56,6 +56,38 @@ fn decoding_goes_on_behind_an_optimised_probe() {
 }
 
 #[test]
+fn what_a_function_ends_with_does_not_return() {
+    assert_eq!(found(&lead(0xe8, BASE, TARGET)), [(0, None)]);
+}
+
+#[test]
+fn the_first_function_of_a_text_is_not_looked_for_in_the_text_before() {
+    let file = format!("{BASE:x} T f\n{:x} T g\n", BASE + 16);
+    let symbols = Symbols::parse(file.as_bytes()).unwrap();
+    let [before, text] = [[0xcc; 16], [0x0f, 0x1f, 0x44, 0, 0, 0xc3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]];
+    let text = [
+        Text { address: BASE, bytes: &before, module: None },
+        Text { address: BASE + 16, bytes: &text, module: None },
+    ];
+    let reader = Reader::new(&symbols, &text);
+    assert!(!reader.has_ftrace_entry(BASE));
+    assert!(reader.has_ftrace_entry(BASE + 16));
+}
+
+#[test]
+fn a_module_among_the_pieces_of_another_hides_none_of_them() {
+    let file =
+        format!("{BASE:x} t a\t[one]\n{:x} t b\t[one]\n{:x} t c\t[two]\n", BASE + 0x10000, BASE + 0x8000);
+    let symbols = Symbols::parse(file.as_bytes()).unwrap();
+    let reader = Reader::new(&symbols, &[]);
+    for offset in [0, 0x8000, 0xf000, 0x10000] {
+        assert!(reader.is_known(BASE + offset), "{offset:#x}");
+    }
+    assert!(!reader.is_known(BASE - 1));
+    assert!(!reader.is_known(BASE + 0x12000));
+}
+
+#[test]
 fn entries_of_ftrace_are_known_in_all_their_forms() {
     let entry = |bytes: &[u8]| has_ftrace_entry(bytes, BASE, |to| to == TARGET);
     let nop = [0x0f, 0x1f, 0x44, 0, 0];
