@@ -6,6 +6,7 @@
 //! ```
 
 pub mod arch;
+pub mod cgroups;
 pub mod check;
 pub mod cli;
 pub mod commands;
@@ -15,7 +16,9 @@ pub mod kernel;
 pub mod measure;
 pub mod metrics;
 pub mod names;
+pub mod pids;
 pub mod plan;
+pub mod printable;
 pub mod privileges;
 pub mod probes;
 pub mod shared;
@@ -23,3 +26,4 @@ pub mod snapshot;
 pub mod top;
 pub mod totals;
 pub mod tracer;
+pub mod who;

@@ -5,6 +5,10 @@ use std::collections::BTreeMap;
 use iotrace_common::{import::SEGMENT_BUCKETS, iter::NANOS_BUCKETS};
 use serde::{Deserialize, Serialize};
 
+mod process;
+
+pub use process::Process;
+
 /// All totals since the probes were attached.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Snapshot {
@@ -16,6 +20,9 @@ pub struct Snapshot {
     pub iters: Vec<Iter>,
     /// Events lost, by the name of the reason; every reason, also those with 0.
     pub lost: BTreeMap<String, u64>,
+    /// Processes, the row of all others last; empty where nothing was attributed.
+    #[serde(default)]
+    pub processes: Vec<Process>,
     /// Every target's sites and their state.
     pub probes: Vec<Probe>,
 }
@@ -151,7 +158,14 @@ impl Delta {
         for (reason, events) in &mut delta.lost {
             *events = events.saturating_sub(earlier.lost.get(reason).copied().unwrap_or(0));
         }
+        delta.processes = process::difference(&earlier.processes, &later.processes);
         Delta(delta)
+    }
+
+    /// The same with at most so many processes, the heaviest; the others are one row.
+    pub fn heaviest(mut self, most: usize) -> Delta {
+        self.0.processes = process::heaviest(&self.0.processes, most);
+        self
     }
 }
 
@@ -240,6 +254,10 @@ mod tests {
                 buckets: nanos,
             }],
             lost: BTreeMap::from([("flight".into(), scale)]),
+            processes: vec![
+                Process { pid: Some(7), comm: "dd".into(), imports: 8 * scale, ..Process::default() },
+                Process { comm: Process::OTHER.into(), imports: 2 * scale, ..Process::default() },
+            ],
             probes: vec![Probe {
                 target: "import_iovec".into(),
                 site: "vfs_readv+0xcf".into(),
@@ -259,6 +277,10 @@ mod tests {
     fn a_snapshot_survives_json() {
         let text = serde_json::to_string(&snapshot(7)).unwrap();
         assert_eq!(serde_json::from_str::<Snapshot>(&text).unwrap(), snapshot(7));
+        // One written before there were processes in it.
+        let mut old: serde_json::Value = serde_json::from_str(&text).unwrap();
+        old.as_object_mut().unwrap().remove("processes");
+        assert_eq!(serde_json::from_value::<Snapshot>(old).unwrap().processes, []);
     }
 
     #[test]

@@ -32,6 +32,7 @@ impl Totals {
             imports: Path::ALL.iter().map(|&path| self.import(path)).collect(),
             iters: pairs.map(|(function, name, kind)| self.iter(function, name, kind)).collect(),
             lost: Lost::ALL.iter().map(|&reason| (reason.name().to_owned(), self.lost(reason))).collect(),
+            processes: Vec::new(),
             probes: self.probes(),
         }
     }

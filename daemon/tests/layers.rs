@@ -25,13 +25,16 @@ const CRATES: &[(&str, &[&str])] = &[
 /// A module, and the only modules of this crate it may name besides itself. What is not listed composes.
 const MODULES: &[(&str, &[&str])] = &[
     ("arch", &[]),
+    ("cgroups", &["printable"]),
     ("check", &["snapshot"]),
     ("cli", &[]),
     ("http", &["metrics"]),
     ("kernel", &["plan"]),
     ("metrics", &["names", "snapshot"]),
     ("names", &[]),
+    ("pids", &[]),
     ("plan", &[]),
+    ("printable", &[]),
     ("privileges", &[]),
     ("probes", &["arch", "kernel", "plan", "privileges", "shared", "snapshot"]),
     ("shared", &[]),
@@ -39,6 +42,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("top", &["snapshot"]),
     ("totals", &["probes", "snapshot"]),
     ("tracer", &["kernel", "privileges", "probes", "totals"]),
+    ("who", &["cgroups", "printable", "snapshot"]),
 ];
 
 /// Identifiers and punctuation of Rust source; comments and literals are left out, `::` is one token.

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf};
 
-use iotrace::snapshot::{Import, Iter, Probe, Snapshot, State};
+use iotrace::snapshot::{Import, Iter, Probe, Process, Snapshot, State};
 use iotrace_common::{
     import::{MAX_SEGMENTS, Path, SEGMENT_BUCKETS, segment_bucket},
     iter::{NANOS_BUCKETS, nanos_bucket},
@@ -80,6 +80,44 @@ fn probe(target: &str, site: &str, mechanism: &str, state: State, reason: &str) 
     }
 }
 
+/// Imports, all with one segment, and walker calls by kind.
+fn process(pid: u32, comm: &str, cgroup: [&str; 3], imports: u64, iters: &[(&str, u64)]) -> Process {
+    let [path, unit, container] = cgroup.map(String::from);
+    let map = |bytes: u64| iters.iter().map(|&(kind, calls)| (kind.to_owned(), calls * bytes)).collect();
+    Process {
+        pid: (pid > 0).then_some(pid),
+        comm: comm.into(),
+        cgroup: path,
+        cgroup_id: u64::from(pid),
+        unit,
+        container,
+        imports,
+        single: imports,
+        segments: imports,
+        bytes: imports * 512,
+        errors: imports / 1000,
+        iter_calls: map(1),
+        iter_bytes: map(4096),
+    }
+}
+
+fn processes() -> Vec<Process> {
+    const DOCKER: &str = "docker-4c01db0b339c4d1f8a9b3b3b0a1c2d3e4f5061728394a5b6c7d8e9f00112233f.scope";
+    let docker = format!("/system.slice/{DOCKER}");
+    vec![
+        process(
+            1203,
+            "nginx",
+            ["/system.slice/nginx.service", "nginx.service", ""],
+            9_000,
+            &[("ubuf", 12_000), ("iovec", 9_000)],
+        ),
+        process(77, "db \"x\\\\y\"", [&docker, DOCKER, "4c01db0b339c"], 8_000, &[]),
+        process(4, "kworker/0:1", ["/", "", ""], 0, &[("bvec", 7)]),
+        process(0, Process::OTHER, ["", "", ""], 46, &[("ubuf", 5), ("kvec", 1)]),
+    ]
+}
+
 /// Ten seconds of a host that does 10,000 readv with one segment, 5,000 with three, 2,000 writev with nine.
 pub fn snapshot() -> Snapshot {
     let imports = Path::ALL.iter().map(|&path| match path {
@@ -111,6 +149,7 @@ pub fn snapshot() -> Snapshot {
         imports: imports.collect(),
         iters,
         lost: Lost::ALL.iter().map(|&it| (it.name().to_owned(), u64::from(it == Lost::Flight) * 4)).collect(),
+        processes: processes(),
         probes: vec![
             probe("import_iovec", "vfs_readv+0xcf", "trap", State::Attached, ""),
             probe("import_iovec", "vfs_writev+0xbf", "trap", State::Attached, ""),
@@ -132,6 +171,7 @@ pub fn idle() -> Snapshot {
     snapshot.imports = Path::ALL.iter().map(|&path| import(path, &[], [0, 0, 0])).collect();
     snapshot.iters = snapshot.iters.iter().map(|row| iter(&row.function, &row.kind, &[], 0, 0)).collect();
     snapshot.lost.values_mut().for_each(|events| *events = 0);
+    snapshot.processes = vec![process(0, Process::OTHER, ["", "", ""], 0, &[])];
     snapshot.probes.retain(|probe| probe.state == State::Attached);
     snapshot
 }
