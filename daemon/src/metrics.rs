@@ -14,7 +14,7 @@ use prometheus::{
 
 use crate::{
     names::{self, Metric, Type},
-    snapshot::{Iter, Snapshot, State},
+    snapshot::{Iter, Process, Snapshot, State},
 };
 
 /// The media type of what [`encode`] gives.
@@ -51,7 +51,7 @@ impl Collector for Exposition<'_> {
     }
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
-        let families = [self.imports(), self.iters(), self.sites(), self.itself()];
+        let families = [self.imports(), self.iters(), self.processes(), self.sites(), self.itself()];
         // The encoder takes a family without a metric for a mistake.
         families.into_iter().flatten().filter(|family| !family.get_metric().is_empty()).collect()
     }
@@ -99,11 +99,37 @@ impl Exposition<'_> {
         ]
     }
 
+    fn processes(&self) -> Vec<proto::MetricFamily> {
+        // Rows that the labels do not tell apart are one series: one given twice would make the scrape invalid.
+        let mut rows: BTreeMap<[&str; 4], Process> = BTreeMap::new();
+        let pids: Vec<String> = self.snapshot.processes.iter().map(pid).collect();
+        for (row, pid) in self.snapshot.processes.iter().zip(&pids) {
+            rows.entry([pid, &row.comm, &row.unit, &row.container]).or_default().add(row);
+        }
+        let counter = |metric: &Metric, value: fn(&Process) -> u64| {
+            family(metric, rows.iter().map(|(labels, row)| sample(metric, labels, value(row) as f64)))
+        };
+        let by_kind = |metric: &Metric, values: fn(&Process) -> &BTreeMap<String, u64>| {
+            let samples = rows.iter().flat_map(|([pid, comm, unit, container], row)| {
+                let kinds = values(row).iter();
+                kinds.map(|(kind, &value)| sample(metric, &[pid, comm, unit, container, kind], value as f64))
+            });
+            family(metric, samples)
+        };
+        vec![
+            counter(&names::PROCESS_IMPORTS, |row| row.imports),
+            counter(&names::PROCESS_SINGLE, |row| row.single),
+            counter(&names::PROCESS_SEGMENTS, |row| row.segments),
+            counter(&names::PROCESS_IMPORT_BYTES, |row| row.bytes),
+            by_kind(&names::PROCESS_ITER_CALLS, |row| &row.iter_calls),
+            by_kind(&names::PROCESS_ITER_BYTES, |row| &row.iter_bytes),
+        ]
+    }
+
     fn sites(&self) -> Vec<proto::MetricFamily> {
         let lost = self.snapshot.lost.iter();
         let lost = lost.map(|(reason, &events)| sample(&names::LOST, &[reason], events as f64));
-        // Two functions of one name may call a target at the same offset; a series given twice would make the
-        // whole scrape invalid.
+        // Two functions of one name may call a target at the same offset.
         let mut seen: BTreeMap<(&str, &str), u32> = BTreeMap::new();
         let sites = self.snapshot.probes.iter().filter(|probe| !probe.site.is_empty()).map(|probe| {
             let times = seen.entry((&probe.target, &probe.site)).or_default();
@@ -140,6 +166,11 @@ impl Exposition<'_> {
             family(&names::BUILD_INFO, [build]),
         ]
     }
+}
+
+/// Empty for all others together.
+fn pid(row: &Process) -> String {
+    row.pid.map_or_else(String::new, |pid| pid.to_string())
 }
 
 /// The kernel side's buckets, put together to those of [`SECONDS_BOUNDS`]; what lies above is left out.

@@ -3,13 +3,13 @@
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
-use crate::snapshot::{Coverage, Delta, Import, Iter, Snapshot, State};
+use crate::snapshot::{Coverage, Delta, Import, Iter, Process, Snapshot, State};
 
-/// The table: imports by path, iterators by function and kind, and what is missing from both. No colour, no
+/// The table: imports by path, iterators by function and kind, processes, and what is missing from all. No colour, no
 /// border; rows without a call are left out.
 pub fn table(delta: &Delta) -> String {
     let Delta(snapshot) = delta;
-    let blocks = [imports(snapshot), iters(snapshot)];
+    let blocks = [imports(snapshot), iters(snapshot), processes(snapshot)];
     let mut text = format!("in {:.1} s\n", snapshot.seconds);
     let mut quiet = true;
     for block in blocks.into_iter().flatten() {
@@ -70,6 +70,48 @@ fn iters(snapshot: &Snapshot) -> Option<String> {
     (!rows.is_empty()).then(|| table.text())
 }
 
+/// In the order they come, the heaviest first.
+fn processes(snapshot: &Snapshot) -> Option<String> {
+    let rows: Vec<&Process> = snapshot.processes.iter().filter(|row| row.calls() > 0).collect();
+    let mut table = Block::new(&[
+        "pid",
+        "comm",
+        "unit",
+        "imports",
+        "single %",
+        "segments",
+        "MB",
+        "walker calls",
+        "walked MB",
+    ]);
+    for row in &rows {
+        table.row([
+            row.pid.map_or_else(|| "-".to_owned(), |pid| pid.to_string()),
+            row.comm.clone(),
+            short(&row.unit),
+            row.imports.to_string(),
+            number(per(row.single as f64 * 100.0, row.imports as f64)),
+            row.segments.to_string(),
+            number(Some(row.bytes as f64 / 1e6)),
+            row.iter_calls().to_string(),
+            number(Some(row.iter_bytes() as f64 / 1e6)),
+        ]);
+    }
+    (!rows.is_empty()).then(|| table.text())
+}
+
+/// A name that does not push all others off the screen: the beginning and the end say most.
+fn short(name: &str) -> String {
+    const MOST: usize = 32;
+    let length = name.chars().count();
+    if length <= MOST {
+        return name.to_owned();
+    }
+    let begin: String = name.chars().take(MOST / 2 + 4).collect();
+    let end: String = name.chars().skip(length - (MOST - MOST / 2 - 5)).collect();
+    format!("{begin}…{end}")
+}
+
 /// What the numbers above do not hold, one line each.
 fn missing(snapshot: &Snapshot) -> Vec<String> {
     let mut lines = Vec::new();
@@ -109,15 +151,17 @@ fn missing(snapshot: &Snapshot) -> Vec<String> {
     lines
 }
 
-/// A table whose first column, and second if it is no number, are names.
+/// A table whose first column is a name, and others with [`NAMES`] above them.
 struct Block(Table);
+
+const NAMES: [&str; 3] = ["kind", "comm", "unit"];
 
 impl Block {
     fn new(header: &[&str]) -> Block {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING).set_header(header);
         for (index, column) in table.column_iter_mut().enumerate() {
-            let name = index == 0 || header[index] == "kind";
+            let name = (index == 0 && header[0] != "pid") || NAMES.contains(&header[index]);
             column.set_cell_alignment(if name { CellAlignment::Left } else { CellAlignment::Right });
             column.set_padding((0, 2));
         }
@@ -182,6 +226,7 @@ pub fn json(delta: &Delta) -> Value {
         "seconds": snapshot.seconds,
         "imports": imports.collect::<Vec<_>>(),
         "iters": iters.collect::<Vec<_>>(),
+        "processes": snapshot.processes,
         "lost": snapshot.lost,
         "probes": snapshot.probes,
         "coverage": snapshot.coverage(),

@@ -64,6 +64,53 @@ fn iterators_round_trip() {
 }
 
 #[test]
+fn processes_round_trip() {
+    let snapshot = snapshot();
+    let series = series(&text(&snapshot));
+    for row in &snapshot.processes {
+        let pid = row.pid.map_or_else(String::new, |pid| pid.to_string());
+        let who = labels([
+            ("pid", pid.as_str()),
+            ("comm", &row.comm),
+            ("unit", &row.unit),
+            ("container", &row.container),
+        ]);
+        let get = |name: &str| series[&(name.to_owned(), who.clone())];
+        assert_eq!(get("iotrace_process_imports_total"), row.imports as f64);
+        assert_eq!(get("iotrace_process_single_segment_imports_total"), row.single as f64);
+        assert_eq!(get("iotrace_process_segments_total"), row.segments as f64);
+        assert_eq!(get("iotrace_process_import_bytes_total"), row.bytes as f64);
+        for (name, kinds) in [
+            ("iotrace_process_iter_calls_total", &row.iter_calls),
+            ("iotrace_process_iter_bytes_total", &row.iter_bytes),
+        ] {
+            let of = |(key, labels): &&(String, Labels)| {
+                key == name && who.iter().all(|it| labels.get(it.0) == Some(it.1))
+            };
+            assert_eq!(series.keys().filter(of).count(), kinds.len(), "{name}");
+            for (kind, value) in kinds {
+                let mut who = who.clone();
+                who.insert("kind".into(), kind.clone());
+                assert_eq!(series[&(name.to_owned(), who)], *value as f64);
+            }
+        }
+    }
+}
+
+#[test]
+fn rows_that_no_label_tells_apart_are_one_series() {
+    let mut snapshot = snapshot();
+    let mut moved = snapshot.processes[0].clone();
+    (moved.cgroup, moved.cgroup_id) = ("/system.slice/nginx.service/workers".into(), 5);
+    snapshot.processes.insert(1, moved);
+    let sum = |snapshot: &Snapshot| -> f64 {
+        let series = series(&text(snapshot));
+        series.iter().filter(|((name, _), _)| name == "iotrace_process_imports_total").map(|(_, it)| it).sum()
+    };
+    assert_eq!(sum(&snapshot), snapshot.processes.iter().map(|row| row.imports as f64).sum::<f64>());
+}
+
+#[test]
 fn histograms_are_cumulative_and_end_in_their_count() {
     let text = text(&snapshot());
     let series = series(&text);
