@@ -31,7 +31,7 @@ pub fn install(packages: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The suites that kernels and rust-src come from, oldest first.
+/// The suites that kernels, rust-src and programs for guests come from, oldest first.
 const SUITES: &[&str] = &["bullseye", "bookworm", "trixie", "trixie-backports", "sid"];
 const SECURITY_SUITES: &[&str] = &["bullseye-security", "bookworm-security", "trixie-security"];
 /// A suite that leaves the mirrors moves to this archive.
@@ -85,6 +85,26 @@ impl Packages {
             .with_context(|| format!("cannot fetch the Debian package {package}"))?;
         for file in fs::read_dir(&download)? {
             workspace::output(Command::new("dpkg").arg("-x").arg(file?.path()).arg(folder))?;
+        }
+        fs::remove_dir_all(&download)?;
+        Ok(())
+    }
+
+    /// Fetches `names` of `suite` and everything that they depend on, and unpacks all of it into `folder`.
+    pub fn unpack_with_dependencies(&self, names: &[String], suite: &str, folder: &Path) -> Result<()> {
+        let download = self.dir.join(format!("download-{}", std::process::id()));
+        fs::create_dir_all(download.join("partial"))?;
+        // Nothing counts as installed in this view, so not even the C library is left out.
+        let mut command = self.apt("apt-get");
+        command.args(["-q", "-y", "--no-install-recommends", "--download-only", "-t", suite]);
+        command.args(["-o", "Debug::NoLocking=true", "-o"]);
+        command.arg(format!("Dir::Cache::archives={}", download.display()));
+        workspace::output(command.arg("install").args(names))?;
+        for file in fs::read_dir(&download)? {
+            let file = file?.path();
+            if file.extension().is_some_and(|extension| extension == "deb") {
+                workspace::output(Command::new("dpkg-deb").arg("-x").arg(file).arg(folder))?;
+            }
         }
         fs::remove_dir_all(&download)?;
         Ok(())

@@ -13,6 +13,7 @@ pub struct Archive<W> {
 
 const FOLDER: u32 = 0o040_755;
 const FILE: u32 = 0o100_000;
+const LINK: u32 = 0o120_777;
 
 impl<W: Write> Archive<W> {
     /// An empty archive that goes to `out`.
@@ -41,6 +42,13 @@ impl<W: Write> Archive<W> {
         self.folder(path.parent().unwrap_or(Path::new("/")))?;
         let name = path.strip_prefix("/").unwrap_or(path).to_string_lossy().into_owned();
         self.entry(&name, FILE | mode, content)
+    }
+
+    /// Adds a symbolic link that leads to `to`.
+    pub fn link(&mut self, path: &Path, to: &Path) -> io::Result<()> {
+        self.folder(path.parent().unwrap_or(Path::new("/")))?;
+        let name = path.strip_prefix("/").unwrap_or(path).to_string_lossy().into_owned();
+        self.entry(&name, LINK, to.to_string_lossy().as_bytes())
     }
 
     /// Closes the archive.
@@ -103,6 +111,7 @@ mod tests {
         archive.file(Path::new("/bin/a"), 0o755, b"12345").unwrap();
         archive.file(Path::new("/bin/b/c"), 0o644, b"").unwrap();
         archive.folder(Path::new("/bin/b")).unwrap();
+        archive.link(Path::new("sbin"), Path::new("usr/sbin")).unwrap();
         let bytes = archive.finish().unwrap();
         assert_eq!(bytes.len() % 4, 0);
         let expected = [
@@ -110,6 +119,7 @@ mod tests {
             ("bin/a", 0o100_755, b"12345"),
             ("bin/b", 0o040_755, b""),
             ("bin/b/c", 0o100_644, b""),
+            ("sbin", 0o120_777, b"usr/sbin"),
             ("TRAILER!!!", 0, b""),
         ];
         let expected = expected.map(|(name, mode, content)| (name.to_owned(), mode, content.to_vec()));

@@ -2,7 +2,7 @@
 # The first process of a guest: sets up, runs /command, tells its exit code, and ends the machine.
 # ttyS0 is the console, ttyS1 standard output, ttyS2 standard error, ttyS3 for the harness.
 /bin/busybox --install -s /bin
-export PATH=/bin HOME=/root TERM=dumb IOTRACE_GUEST=1
+export PATH=/bin:/usr/bin:/usr/sbin HOME=/root TERM=dumb IOTRACE_GUEST=1
 mount -t devtmpfs dev /dev
 mount -t proc proc /proc
 mount -t sysfs sys /sys

@@ -7,12 +7,12 @@ use anyhow::{Context, Result, bail};
 
 use crate::apt::Packages;
 use crate::modules;
-use crate::series::{self, Release, Series};
+use crate::series::{self, Flavour, Release, Series};
 use crate::workspace;
 
 /// A kernel on this machine's disk.
 pub struct Kernel {
-    /// What the user calls it: a series or a path.
+    /// What the user calls it: a series, with the flavour unless that is the default, or a path.
     pub label: String,
     /// Its release, such as `6.12.117+deb13`.
     pub release: String,
@@ -23,27 +23,26 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel that `name`, a series or a path, stands for. A series is fetched once and kept.
-    pub fn find(name: &str) -> Result<Self> {
+    /// The kernel that `name`, a series or a path, stands for. A series is fetched once for each flavour and kept.
+    pub fn find(name: &str, flavour: Flavour) -> Result<Self> {
         if name.contains('/') || Path::new(name).is_file() {
             return Self::at(Path::new(name));
         }
         let series: Series = name.parse()?;
-        let home = workspace::guests().join("kernels").join(name);
+        let label = match flavour {
+            Flavour::Cloud => name.to_owned(),
+            Flavour::Full => format!("{name}-full"),
+        };
+        let home = workspace::guests().join("kernels").join(&label);
         let _lock = workspace::lock(&workspace::guests().join("kernels.lock"))?;
         if !home.join("release").is_file() {
-            fetch(series, &home).with_context(|| format!("cannot get a {series} kernel"))?;
+            fetch(series, flavour, &home).with_context(|| format!("cannot get a {series} kernel"))?;
         }
         let release = fs::read_to_string(home.join("release"))?;
         if !release.starts_with(&format!("{series}.")) {
             eprintln!("vm: Debian has no {series} kernel any more, {release} is the nearest");
         }
-        Ok(Self {
-            label: name.to_owned(),
-            release,
-            vmlinuz: home.join("vmlinuz"),
-            modules: Some(home.join("modules")),
-        })
+        Ok(Self { label, release, vmlinuz: home.join("vmlinuz"), modules: Some(home.join("modules")) })
     }
 
     fn at(path: &Path) -> Result<Self> {
@@ -59,12 +58,12 @@ impl Kernel {
 }
 
 /// Fetches the newest Debian kernel of `series`, or the nearest, into the folder `home`.
-fn fetch(series: Series, home: &Path) -> Result<()> {
+fn fetch(series: Series, flavour: Flavour, home: &Path) -> Result<()> {
     let packages = Packages::open()?;
     let names = packages.names("linux-")?;
-    let releases = series::releases(names.iter().map(String::as_str));
+    let releases = series::releases(names.iter().map(String::as_str), flavour);
     let release = series::newest(&releases, series).context("the package lists name no kernel at all")?;
-    eprintln!("setup: fetching Debian's kernel {}", release.name);
+    eprintln!("setup: fetching Debian's kernel {}{}", release.name, flavour.suffix());
 
     let scratch = home.with_extension(format!("part-{}", std::process::id()));
     let unpacked = scratch.join("unpacked");
@@ -72,7 +71,7 @@ fn fetch(series: Series, home: &Path) -> Result<()> {
     for package in release.packages(&names) {
         packages.unpack(&package, &unpacked)?;
     }
-    arrange(release, &unpacked, &scratch)?;
+    arrange(release, flavour, &unpacked, &scratch)?;
     fs::remove_dir_all(&unpacked)?;
     if home.exists() {
         fs::remove_dir_all(home)?;
@@ -81,8 +80,8 @@ fn fetch(series: Series, home: &Path) -> Result<()> {
 }
 
 /// Moves the parts of the `unpacked` packages to where [`Kernel::find`] expects them below `home`.
-fn arrange(release: &Release, unpacked: &Path, home: &Path) -> Result<()> {
-    let full = format!("{}-cloud-amd64", release.name);
+fn arrange(release: &Release, flavour: Flavour, unpacked: &Path, home: &Path) -> Result<()> {
+    let full = format!("{}{}", release.name, flavour.suffix());
     let first = |candidates: &[String]| candidates.iter().map(|at| unpacked.join(at)).find(|at| at.exists());
     let folders = [format!("usr/lib/modules/{full}"), format!("lib/modules/{full}")];
     let images = [format!("boot/vmlinuz-{full}"), format!("usr/lib/modules/{full}/vmlinuz")];
@@ -107,8 +106,8 @@ mod tests {
             fs::create_dir_all(file.parent().unwrap()).unwrap();
             fs::write(file, "x").unwrap();
         }
-        let releases = series::releases(["linux-image-7.3.4+deb13-cloud-amd64"]);
-        arrange(&releases[0], &unpacked, home.path()).unwrap();
+        let releases = series::releases(["linux-image-7.3.4+deb13-cloud-amd64"], Flavour::Cloud);
+        arrange(&releases[0], Flavour::Cloud, &unpacked, home.path()).unwrap();
         home
     }
 
@@ -130,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_path_that_leads_nowhere_is_named() {
-        let error = Kernel::find("/no/such/vmlinuz").err().unwrap();
+        let error = Kernel::find("/no/such/vmlinuz", Flavour::Cloud).err().unwrap();
         assert!(format!("{error:#}").contains("/no/such/vmlinuz"));
     }
 }

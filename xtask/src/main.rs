@@ -4,6 +4,7 @@ mod apt;
 mod cpio;
 mod kernel;
 mod modules;
+mod packages;
 mod programs;
 mod qemu;
 mod root;

@@ -24,12 +24,31 @@ pub struct Contents<'a> {
     pub tests: &'a [Program],
     /// Files of the host.
     pub files: &'a [PathBuf],
+    /// A folder whose content goes to the same places in the guest.
+    pub tree: Option<PathBuf>,
     /// Kernel modules, in the order in which they are loaded.
     pub modules: Vec<Module>,
 }
 
 const INIT: &[u8] = include_bytes!("init.sh");
-const FOLDERS: &[&str] = &["bin", "dev", "etc", "modules", "proc", "root", "sys", "tests", "tmp", "var/tmp"];
+const FOLDERS: &[&str] = &[
+    "bin",
+    "dev",
+    "etc",
+    "modules",
+    "proc",
+    "root",
+    "run",
+    "sys",
+    "tests",
+    "tmp",
+    "usr/lib",
+    "usr/lib64",
+    "usr/sbin",
+    "var/tmp",
+];
+/// Folders that are links into /usr, as in Debian itself; /bin has busybox and the project's programs.
+const LINKS: &[&str] = &["lib", "lib64", "sbin"];
 
 /// The archive that the kernel unpacks.
 pub fn archive(contents: &Contents<'_>) -> Result<Vec<u8>> {
@@ -38,9 +57,17 @@ pub fn archive(contents: &Contents<'_>) -> Result<Vec<u8>> {
     for folder in FOLDERS {
         archive.folder(Path::new(folder))?;
     }
+    for link in LINKS {
+        archive.link(Path::new(link), &Path::new("usr").join(link))?;
+    }
+    if let Some(tree) = &contents.tree {
+        add_tree(&mut archive, tree, Path::new(""))?;
+    }
     archive.file(Path::new("init"), 0o755, INIT)?;
     archive.file(Path::new("command"), 0o755, contents.script.as_bytes())?;
     archive.file(Path::new("etc/passwd"), 0o644, b"root:x:0:0:root:/root:/bin/sh\n")?;
+    archive.file(Path::new("etc/hosts"), 0o644, b"127.0.0.1 localhost\n")?;
+    archive.file(Path::new("etc/group"), 0o644, b"root:x:0:\n")?;
     archive.file(Path::new("bin/busybox"), 0o755, &read(&busybox)?)?;
     for (folder, programs) in [("bin", contents.programs), ("tests", contents.tests)] {
         for program in programs {
@@ -64,9 +91,42 @@ pub fn archive(contents: &Contents<'_>) -> Result<Vec<u8>> {
         }
     }
     for library in libraries {
-        archive.file(&library, 0o755, &read(&library)?)?;
+        archive.file(&merged(&library), 0o755, &read(&library)?)?;
     }
     Ok(archive.finish()?)
+}
+
+/// Adds what lies in the folder `at` of `tree`, and below.
+fn add_tree(archive: &mut Archive<Vec<u8>>, tree: &Path, at: &Path) -> Result<()> {
+    let folder = tree.join(at);
+    let entries = fs::read_dir(&folder).with_context(|| format!("cannot read {}", folder.display()))?;
+    for entry in entries {
+        let entry = entry?;
+        let (path, kind) = (at.join(entry.file_name()), entry.file_type()?);
+        let place = merged(&path);
+        if kind.is_dir() {
+            archive.folder(&place)?;
+            add_tree(archive, tree, &path)?;
+        } else if kind.is_file() {
+            let mode = entry.metadata()?.permissions().mode() & 0o7777;
+            archive.file(&place, mode, &read(&entry.path())?)?;
+        } else if kind.is_symlink() && !LINKS.contains(&&*path.to_string_lossy()) && path != Path::new("bin")
+        {
+            archive.link(&place, &fs::read_link(entry.path())?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Where `path` is, in a file system with all programs and libraries below /usr.
+fn merged(path: &Path) -> PathBuf {
+    let mut parts = path.strip_prefix("/").unwrap_or(path).components();
+    match parts.next() {
+        Some(first) if first.as_os_str() == "bin" || LINKS.iter().any(|link| first.as_os_str() == *link) => {
+            Path::new("usr").join(first).join(parts.as_path())
+        }
+        _ => path.to_owned(),
+    }
 }
 
 fn read(path: &Path) -> Result<Vec<u8>> {
@@ -92,6 +152,19 @@ fn library_paths(ldd: &str) -> Vec<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn programs_and_libraries_are_below_usr() {
+        for (path, place) in [
+            ("/lib64/ld-linux-x86-64.so.2", "usr/lib64/ld-linux-x86-64.so.2"),
+            ("bin/tar", "usr/bin/tar"),
+            ("sbin", "usr/sbin"),
+            ("usr/bin/tar", "usr/bin/tar"),
+            ("etc/bin", "etc/bin"),
+        ] {
+            assert_eq!(merged(Path::new(path)), Path::new(place));
+        }
+    }
 
     #[test]
     fn ldd_names_libraries_and_the_loader() {

@@ -12,6 +12,7 @@ use clap::Args;
 
 use crate::kernel::Kernel;
 use crate::qemu::{self, Forward, Machine};
+use crate::series::Flavour;
 use crate::vm::{DEFAULT_KERNEL, Guest, to_stdout};
 use crate::{programs, setup, tools, workspace};
 
@@ -151,10 +152,11 @@ fn in_guest(kernel: &str, port: u16, seconds: Option<u64>) -> Result<ExitCode> {
         programs: &programs,
         tests: &[],
         files: &[],
+        tree: None,
         modules: &[],
     };
     let (mut served, mut line) = (false, Vec::new());
-    let ended = guest.run(&Kernel::find(kernel)?, |bytes| {
+    let ended = guest.run(&Kernel::find(kernel, Flavour::Cloud)?, |bytes| {
         // Bytes come as the guest's serial port sends them; only whole lines can be understood.
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
             line.extend_from_slice(part);

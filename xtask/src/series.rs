@@ -4,6 +4,27 @@ use std::fmt;
 use std::str::FromStr;
 
 use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+/// Which of Debian's builds of a kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Flavour {
+    /// For virtual machines: small, and without most drivers and network file systems
+    #[default]
+    Cloud,
+    /// For any machine, with every module
+    Full,
+}
+
+impl Flavour {
+    /// How the names of its packages and folders end.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Flavour::Cloud => "-cloud-amd64",
+            Flavour::Full => "-amd64",
+        }
+    }
+}
 
 /// A kernel series such as 6.12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -59,14 +80,18 @@ impl Release {
     }
 }
 
-/// Every release that `packages` (names, in any order) offer in Debian's cloud flavour, oldest first.
-pub fn releases<'a>(packages: impl IntoIterator<Item = &'a str>) -> Vec<Release> {
+/// Every release that `packages` (names, in any order) offer in a flavour, oldest first.
+pub fn releases<'a>(packages: impl IntoIterator<Item = &'a str>, flavour: Flavour) -> Vec<Release> {
     let mut found: Vec<_> = packages
         .into_iter()
         .filter_map(|package| {
             let rest =
                 package.strip_prefix("linux-image-").or_else(|| package.strip_prefix("linux-binary-"))?;
-            let name = rest.strip_suffix("-cloud-amd64")?;
+            let name = rest.strip_suffix(flavour.suffix())?;
+            // Of another flavour, whose name ends with this one's.
+            if ["-cloud", "-rt"].iter().any(|other| name.ends_with(other)) {
+                return None;
+            }
             // Fewer than three numbers is a metapackage; a word in front is an unsigned twin.
             (name.starts_with(|c: char| c.is_ascii_digit()) && numbers(name).len() >= 3)
                 .then(|| Release { name: name.to_owned(), package: package.to_owned() })
@@ -114,7 +139,7 @@ mod tests {
     ];
 
     fn chosen(series: &str) -> String {
-        let releases = releases(PACKAGES.iter().copied());
+        let releases = releases(PACKAGES.iter().copied(), Flavour::Cloud);
         newest(&releases, series.parse().unwrap()).unwrap().package.clone()
     }
 
@@ -125,9 +150,20 @@ mod tests {
     }
 
     #[test]
+    fn a_flavour_is_not_taken_for_another() {
+        let mut packages = PACKAGES.to_vec();
+        packages.push("linux-image-6.1.0-59-rt-amd64");
+        let full = releases(packages, Flavour::Full);
+        assert_eq!(
+            full.iter().map(|release| &release.package).collect::<Vec<_>>(),
+            ["linux-image-6.1.0-58-amd64"]
+        );
+    }
+
+    #[test]
     fn a_kernel_in_parts_is_taken_from_the_binary_package() {
         assert_eq!(chosen("7.3"), "linux-binary-7.3.4+deb13-cloud-amd64");
-        let releases = releases(PACKAGES.iter().copied());
+        let releases = releases(PACKAGES.iter().copied(), Flavour::Cloud);
         let known: Vec<_> = PACKAGES.iter().map(|&package| package.to_owned()).collect();
         let parts = ["linux-binary-7.3.4+deb13-cloud-amd64", "linux-modules-7.3.4+deb13-cloud-amd64"];
         assert_eq!(releases.last().unwrap().packages(&known), parts);

@@ -9,6 +9,7 @@ use clap::Args;
 use crate::kernel::Kernel;
 use crate::programs::{self, Program};
 use crate::qemu::Machine;
+use crate::series::Flavour;
 use crate::vm::{Guest, to_stdout};
 use crate::workspace::{self, run};
 use crate::{setup, tools};
@@ -102,7 +103,7 @@ fn host_tests() -> Result<Tally> {
 
 /// Runs every test program in a guest with this kernel.
 fn guest_tests(name: &str, programs: &[Program], tests: &[Program]) -> Result<Tally> {
-    let kernel = Kernel::find(name)?;
+    let kernel = Kernel::find(name, Flavour::Cloud)?;
     let cycles = if name == CYCLES_ON { format!("IOTRACE_CYCLES={CYCLES} ") } else { String::new() };
     let (spoilers, others): (Vec<_>, Vec<_>) = tests.iter().partition(|test| test.name == SPOILER);
     let mut sum = Tally::default();
@@ -127,6 +128,7 @@ fn guest_tests(name: &str, programs: &[Program], tests: &[Program]) -> Result<Ta
             programs,
             tests,
             files: &[],
+            tree: None,
             modules: &[],
         };
         let mut text = Vec::new();

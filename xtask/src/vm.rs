@@ -12,7 +12,8 @@ use crate::kernel::Kernel;
 use crate::programs::{self, Program};
 use crate::qemu::{self, Forward, Machine};
 use crate::root::{self, Contents};
-use crate::{modules, setup, shell, tools};
+use crate::series::Flavour;
+use crate::{modules, packages, setup, shell, tools};
 
 /// The kernel of a guest when none is named.
 pub const DEFAULT_KERNEL: &str = "6.12";
@@ -27,13 +28,16 @@ pub const DEFAULT_KERNEL: &str = "6.12";
                         125 if the guest or this command itself failed."
 )]
 pub struct Options {
-    /// A series such as 6.12, for the newest Debian cloud kernel of it, or the path of a vmlinuz [default: 6.12].
+    /// A series such as 6.12, for the newest Debian kernel of it, or the path of a vmlinuz [default: 6.12].
     #[arg(long = "kernel", value_name = "SERIES|PATH")]
     kernels: Vec<String>,
+    /// Which of Debian's builds of a series.
+    #[arg(long, value_enum, default_value_t)]
+    flavour: Flavour,
     /// Processors.
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=255))]
     smp: u32,
-    /// Memory, as QEMU writes it.
+    /// Memory, as QEMU writes it; files and packages that are large come on top.
     #[arg(long, value_name = "M", default_value = "2G")]
     mem: String,
     /// Make guest time equal guest instructions (one processor, emulated).
@@ -43,6 +47,9 @@ pub struct Options {
     /// else into /root. Call it by its path where busybox has a command of the same name.
     #[arg(long = "file", value_name = "PATH")]
     files: Vec<PathBuf>,
+    /// Put a Debian package into the guest, with all that it depends on. Busybox and /bin come first in its PATH.
+    #[arg(long = "package", value_name = "NAME")]
+    packages: Vec<String>,
     /// Let a port of 127.0.0.1 lead to a port of the guest; there, listen on 0.0.0.0.
     #[arg(long = "forward", value_name = "HOST:GUEST")]
     forwards: Vec<Forward>,
@@ -80,11 +87,12 @@ pub fn command(options: &Options) -> Result<ExitCode> {
         programs: &programs,
         tests: &[],
         files: &options.files,
+        tree: packages::tree(&options.packages)?,
         modules: &options.modules,
     };
     let mut first = 0;
     for kernel in kernels {
-        let code = guest.run(&Kernel::find(kernel)?, to_stdout)?;
+        let code = guest.run(&Kernel::find(kernel, options.flavour)?, to_stdout)?;
         first = if first == 0 { code } else { first };
     }
     Ok(ExitCode::from(first))
@@ -108,6 +116,8 @@ pub struct Guest<'a> {
     pub tests: &'a [Program],
     /// Files of the host.
     pub files: &'a [PathBuf],
+    /// A folder whose content goes to the same places in the guest.
+    pub tree: Option<PathBuf>,
     /// Kernel modules.
     pub modules: &'a [String],
 }
@@ -129,8 +139,41 @@ impl Guest<'_> {
             programs: self.programs,
             tests: self.tests,
             files: self.files,
+            tree: self.tree.clone(),
             modules,
         })?;
-        qemu::run(kernel, &self.machine, &archive, print)
+        let machine = Machine { mem: memory(&self.machine.mem, archive.len()), ..self.machine.clone() };
+        qemu::run(kernel, &machine, &archive, print)
+    }
+}
+
+/// A first file system up to this size leaves a guest enough of its memory.
+const SMALL: usize = 64 << 20;
+
+/// The memory `wanted`, as QEMU writes it, with room for a large first file system: the kernel has it twice for a
+/// moment, and lets it fill half of the memory.
+fn memory(wanted: &str, archive: usize) -> String {
+    let digits = wanted.trim_end_matches(|c: char| c.is_ascii_alphabetic());
+    let unit = match &wanted[digits.len()..] {
+        "" | "M" | "m" => 1,
+        "G" | "g" => 1 << 10,
+        _ => return wanted.to_owned(),
+    };
+    match digits.parse::<usize>() {
+        Ok(number) if archive > SMALL => format!("{}M", number * unit + 2 * archive.div_ceil(1 << 20)),
+        _ => wanted.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_grows_with_the_archive() {
+        assert_eq!(memory("2G", SMALL), "2G");
+        assert_eq!(memory("2G", 100 << 20), "2248M");
+        assert_eq!(memory("512", 100 << 20), "712M");
+        assert_eq!(memory("2T", 100 << 20), "2T");
     }
 }
