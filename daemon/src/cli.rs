@@ -9,6 +9,16 @@ use clap::{
 };
 use log::LevelFilter;
 
+mod only;
+
+pub use only::Only;
+
+/// Rows of processes that the daemon shows, and `top` in JSON.
+const ROWS: usize = 50;
+
+/// Rows of processes in a table.
+const TABLE_ROWS: usize = 10;
+
 /// Exit code: a usage error, or nothing that could be measured.
 pub const NOTHING: u8 = 2;
 
@@ -62,6 +72,12 @@ pub struct Daemon {
     /// Leave modules alone that are loaded later, and give up every privilege once all is attached.
     #[arg(long)]
     pub no_follow_modules: bool,
+    /// How many processes have rows of their own, the heaviest of late.
+    #[arg(long, value_name = "N", default_value_t = ROWS, value_parser = only::rows())]
+    pub top_k: usize,
+    /// Which processes count.
+    #[command(flatten)]
+    pub only: Only,
 }
 
 /// Options of `iotrace top`.
@@ -76,9 +92,25 @@ pub struct Top {
     /// How to show it.
     #[arg(short, long, value_name = "FORMAT", default_value = "table")]
     pub output: TopOutput,
+    /// How many processes to show, the heaviest first; if not given, 10 in a table and 50 in JSON.
+    #[arg(long, value_name = "N", value_parser = only::rows())]
+    pub top_k: Option<usize>,
     /// A command to run and measure, with its arguments.
     #[arg(last = true, value_name = "COMMAND")]
     pub command: Vec<OsString>,
+    /// Which processes count.
+    #[command(flatten)]
+    pub only: Only,
+}
+
+impl Top {
+    /// How many processes to show.
+    pub fn rows(&self) -> usize {
+        self.top_k.unwrap_or(match self.output {
+            TopOutput::Table => TABLE_ROWS,
+            TopOutput::Json => ROWS,
+        })
+    }
 }
 
 /// Options of `iotrace check`.
@@ -192,10 +224,23 @@ mod tests {
 
     #[test]
     fn defaults_are_safe() {
-        let daemon =
-            Daemon { listen: "127.0.0.1:9469".parse().unwrap(), log: LevelFilter::Info, debug_probes: false, no_follow_modules: false };
+        let daemon = Daemon {
+            listen: "127.0.0.1:9469".parse().unwrap(),
+            log: LevelFilter::Info,
+            debug_probes: false,
+            no_follow_modules: false,
+            top_k: 50,
+            only: Only::default(),
+        };
         assert_eq!(read("daemon"), Ok(Command::Daemon(daemon)));
-        let top = Top { duration: Duration::from_secs(5), output: TopOutput::Table, command: vec![] };
+        let top = Top {
+            duration: Duration::from_secs(5),
+            output: TopOutput::Table,
+            top_k: None,
+            only: Only::default(),
+            command: vec![],
+        };
+        assert_eq!(top.rows(), 10);
         assert_eq!(read("top"), Ok(Command::Top(top)));
         assert_eq!(read("check"), Ok(Command::Check(Check { output: CheckOutput::Text })));
     }
@@ -205,6 +250,8 @@ mod tests {
         let top = Top {
             duration: Duration::from_secs(5),
             output: TopOutput::Json,
+            top_k: None,
+            only: Only::default(),
             command: ["ls", "-d", "1", "-o", "x"].map(OsString::from).to_vec(),
         };
         assert_eq!(read("top -o json -- ls -d 1 -o x"), Ok(Command::Top(top)));
@@ -224,6 +271,24 @@ mod tests {
     }
 
     #[test]
+    fn processes_are_chosen_alike_by_both() {
+        let options = "--pid 1 -p 22 -c dd --cgroup /a --unit b --user root --top-k 3";
+        let only = Only {
+            pids: vec![1, 22],
+            comm: Some("dd".into()),
+            cgroup: Some("/a".into()),
+            unit: Some("b".into()),
+            user: Some("root".into()),
+        };
+        let Ok(Command::Top(top)) = read(&format!("top {options}")) else { panic!("{options}") };
+        assert_eq!((&top.only, top.rows()), (&only, 3));
+        let Ok(Command::Daemon(daemon)) = read(&format!("daemon {options}")) else { panic!("{options}") };
+        assert_eq!((&daemon.only, daemon.top_k), (&only, 3));
+        let Ok(Command::Top(json)) = read("top -o json") else { panic!("json") };
+        assert_eq!(json.rows(), 50);
+    }
+
+    #[test]
     fn bad_input_is_one_line_and_exit_code_2() {
         for arguments in [
             "top -d 0",
@@ -234,6 +299,11 @@ mod tests {
             "daemon --listen localhost",
             "daemon --listen :9469",
             "daemon --log loud",
+            "daemon --top-k 0",
+            "top --top-k 1001",
+            "top -p 0",
+            "top -p x",
+            "top -c 0123456789abcdef",
             "daemon --liste x",
             "check --output",
             "chek",

@@ -6,13 +6,15 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{Error, Result};
+use anyhow::{Error, Result, bail};
 use log::LevelFilter;
 
 use crate::{
     check::{self, CheckReport, Fact, Verdict},
     cli::{self, CheckOutput, TopOutput},
-    daemon, kernel,
+    daemon,
+    filter::{Filter, FilterError},
+    kernel,
     measure::Measure,
     probes::Scope,
     snapshot::{Delta, Probe, State},
@@ -20,9 +22,19 @@ use crate::{
     tracer::{Modules, TracerError},
 };
 
-/// The exit code of a failure: 2 where nothing can be traced, 1 otherwise.
+/// The exit code of a failure: 2 where nothing can be traced or what the options name is not there, 1 otherwise.
 pub fn failure(error: &Error) -> ExitCode {
-    if error.downcast_ref::<TracerError>().is_some() { cli::NOTHING.into() } else { ExitCode::FAILURE }
+    let nothing = error.is::<TracerError>() || error.is::<FilterError>();
+    if nothing { cli::NOTHING.into() } else { ExitCode::FAILURE }
+}
+
+/// Which processes count. Found before anything is loaded: a name may be wrong.
+fn filter(only: &cli::Only) -> Result<Filter> {
+    let filter = Filter::resolve(only)?;
+    if filter != Filter::default() {
+        bail!("the kernel side does not choose processes yet; leave the options out that do");
+    }
+    Ok(filter)
 }
 
 /// `iotrace daemon`.
@@ -40,6 +52,7 @@ pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
         .format_target(false)
         .format_timestamp(if journald() { None } else { Some(env_logger::TimestampPrecision::Seconds) })
         .init();
+    let _filter = filter(&options.only)?;
     let modules = if options.no_follow_modules { Modules::AtStart } else { Modules::Follow };
     daemon::run(options.listen, Scope { follow: false, diagnose: options.debug_probes }, modules)?;
     Ok(ExitCode::SUCCESS)
@@ -55,6 +68,7 @@ fn journald() -> bool {
 /// # Errors
 /// Why nothing can be traced.
 pub fn top(options: &cli::Top) -> Result<ExitCode> {
+    let _filter = filter(&options.only)?;
     let follow = !options.command.is_empty();
     let mut measure = Measure::start(Scope { follow, diagnose: false })?;
     let probes = measure.probes();
@@ -66,7 +80,7 @@ pub fn top(options: &cli::Top) -> Result<ExitCode> {
     let code = if follow {
         match measure.command(&options.command) {
             Ok((delta, ended)) => {
-                show(&delta, options.output);
+                show(delta, options);
                 ended.code().into()
             }
             Err(error) => {
@@ -77,7 +91,7 @@ pub fn top(options: &cli::Top) -> Result<ExitCode> {
         }
     } else {
         let delta = measure.span(options.duration);
-        show(&delta, options.output);
+        show(delta, options);
         ExitCode::SUCCESS
     };
     measure.stop();
@@ -99,10 +113,11 @@ fn tell_failed(probes: &[Probe]) {
 }
 
 /// Before the probes are detached: that takes longer than most readers want to wait.
-fn show(delta: &Delta, output: TopOutput) {
-    print(&match output {
-        TopOutput::Table => top::table(delta),
-        TopOutput::Json => format!("{:#}\n", top::json(delta)),
+fn show(delta: Delta, options: &cli::Top) {
+    let delta = delta.heaviest(options.rows());
+    print(&match options.output {
+        TopOutput::Table => top::table(&delta),
+        TopOutput::Json => format!("{:#}\n", top::json(&delta)),
     });
 }
 

@@ -11,6 +11,7 @@ pub mod check;
 pub mod cli;
 pub mod commands;
 pub mod daemon;
+pub mod filter;
 pub mod http;
 pub mod kernel;
 pub mod measure;

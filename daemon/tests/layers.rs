@@ -17,7 +17,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("hyper_util", &["http.rs"]),
     ("comfy_table", &["top.rs"]),
     ("iced_x86", &["plan/arch_x86_64.rs"]),
-    ("clap", &["cli.rs"]),
+    ("clap", &["cli.rs", "cli/"]),
     ("caps", &["privileges.rs"]),
     ("sd_notify", &["daemon.rs"]),
 ];
@@ -28,6 +28,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("cgroups", &["printable"]),
     ("check", &["snapshot"]),
     ("cli", &[]),
+    ("filter", &["cgroups", "cli", "pids"]),
     ("http", &["metrics"]),
     ("kernel", &["plan"]),
     ("metrics", &["names", "snapshot"]),
