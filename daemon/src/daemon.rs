@@ -22,7 +22,7 @@ use crate::{
     http, metrics, privileges,
     probes::{KernelLog, Scope},
     snapshot::State,
-    totals::Totals,
+    totals::{Rows, Totals},
     tracer::{Modules, Progress, Tracer, TracerError},
 };
 
@@ -50,7 +50,7 @@ async fn serve(listen: SocketAddr, scope: Scope, modules: Modules) -> Result<()>
     })?;
     let address = listener.local_addr().context("cannot tell the address listened on")?;
 
-    let mut tracer = Tracer::start(scope, modules)?;
+    let mut tracer = Tracer::start(scope, modules, Rows::Heaviest(50))?;
     privileges::drop_all();
     if let Some(log) = tracer.log.take() {
         tokio::spawn(forward(log));

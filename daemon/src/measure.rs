@@ -20,6 +20,7 @@ use tokio::{
 use crate::{
     probes::Scope,
     snapshot::{Delta, Probe, State},
+    totals::Rows,
     tracer::{Modules, Progress, Tracer},
 };
 
@@ -77,7 +78,7 @@ impl Measure {
                 terminate: signal(SignalKind::terminate()).context("cannot catch SIGTERM")?,
             })
         })?;
-        let tracer = Tracer::start(scope, Modules::Follow)?;
+        let tracer = Tracer::start(scope, Modules::Follow, Rows::All)?;
         let attached = runtime.block_on(async {
             tokio::select! {
                 () = signals.any() => false,

@@ -95,6 +95,7 @@ impl Exposition<'_> {
             counter(&names::ITER_ASKED_BYTES, |row| row.asked),
             counter(&names::ITER_BYTES, |row| row.bytes),
             counter(&names::ITER_SHORT, |row| row.short),
+            counter(&names::ITER_SEGMENTS, |row| row.segments),
             family(&names::ITER_CALL_SECONDS, seconds),
         ]
     }

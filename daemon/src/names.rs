@@ -67,6 +67,8 @@ metrics! {
         "Bytes that the calls of the function did, as far as it returns them."
     ITER_SHORT: Counter "iotrace_iter_short_total" ["function" "kind"] "calls"
         "Calls of the function that did fewer bytes than asked, at a fault or at the end of the iterator."
+    ITER_SEGMENTS: Counter "iotrace_iter_segments_total" ["function" "kind"] "segments"
+        "Segments that the calls of the function walked, whole or in part: those of iovec, kvec and bvec, and one for each call with ubuf; other kinds have none."
     ITER_CALL_SECONDS: Histogram "iotrace_iter_call_seconds" ["function" "kind"] "seconds"
         "Time from the call of the function to its return: walking and copying, page faults, interrupts and preemption within it, and the part of the probes that lies between."
     PROCESS_IMPORTS: Counter "iotrace_process_imports_total" ["pid" "comm" "unit" "container"] "calls"

@@ -40,7 +40,8 @@ pub fn keep() {
         }
     }
     for set in [CapSet::Effective, CapSet::Permitted] {
-        let kept = caps::read(None, set).map(|held| NEEDED.into_iter().filter(|one| held.contains(one)).collect());
+        let kept =
+            caps::read(None, set).map(|held| NEEDED.into_iter().filter(|one| held.contains(one)).collect());
         if let Err(error) = kept.and_then(|kept| caps::set(None, set, &kept)) {
             log::debug!("capabilities stay in the {set:?} set: {error}");
         }

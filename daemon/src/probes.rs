@@ -34,7 +34,7 @@ use job::{Job, functions, jobs, kernel_site};
 use load::{Types, kprobe, raw_trace_point};
 use refusal::{explain, refused};
 
-pub use handovers::Handovers;
+pub use handovers::{Handovers, Waiter};
 pub use load::{Prepared, Records};
 pub use refusal::ProbesError;
 pub use states::States;

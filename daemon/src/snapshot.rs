@@ -71,6 +71,9 @@ pub struct Iter {
     pub bytes: u64,
     /// Calls that did less than asked.
     pub short: u64,
+    /// Segments walked, by the calls that returned and did something; 0 for kinds that have none.
+    #[serde(default)]
+    pub segments: u64,
     /// Nanoseconds in calls that returned.
     pub nanos: u64,
     /// Calls that returned, by duration, see `nanos_bound`; not cumulative.
@@ -152,6 +155,7 @@ impl Delta {
                 row.asked = row.asked.saturating_sub(before.asked);
                 row.bytes = row.bytes.saturating_sub(before.bytes);
                 row.short = row.short.saturating_sub(before.short);
+                row.segments = row.segments.saturating_sub(before.segments);
                 row.nanos = row.nanos.saturating_sub(before.nanos);
             }
         }
@@ -250,6 +254,7 @@ mod tests {
                 asked: 30 * scale,
                 bytes: 29 * scale,
                 short: scale,
+                segments: 4 * scale,
                 nanos: 900 * scale,
                 buckets: nanos,
             }],

@@ -54,7 +54,8 @@ fn imports(snapshot: &Snapshot) -> Option<String> {
 fn iters(snapshot: &Snapshot) -> Option<String> {
     let mut rows: Vec<&Iter> = snapshot.iters.iter().filter(|row| row.calls > 0).collect();
     rows.sort_by_key(|row| std::cmp::Reverse(row.calls));
-    let mut table = Block::new(&["iterators", "kind", "calls/s", "MB/s", "ns/call", "ns/KiB", "short"]);
+    let mut table =
+        Block::new(&["iterators", "kind", "calls/s", "MB/s", "segments/call", "ns/call", "ns/KiB", "short"]);
     for row in &rows {
         let nanos = row.nanos as f64;
         table.row([
@@ -62,6 +63,7 @@ fn iters(snapshot: &Snapshot) -> Option<String> {
             row.kind.clone(),
             number(per(row.calls as f64, snapshot.seconds)),
             number(per(row.bytes as f64 / 1e6, snapshot.seconds)),
+            decimals(per(row.segments as f64, row.timed() as f64).filter(|segments| *segments > 0.0), 2),
             decimals(per(nanos, row.timed() as f64), 0),
             decimals(per(nanos * 1024.0, row.bytes as f64), 0),
             row.short.to_string(),
@@ -219,6 +221,7 @@ pub fn json(delta: &Delta) -> Value {
             "asked": row.asked,
             "bytes": row.bytes,
             "short": row.short,
+            "segments": row.segments,
             "seconds": row.nanos as f64 / 1e9,
         })
     });

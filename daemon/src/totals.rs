@@ -1,51 +1,107 @@
 //! From the maps, in shared memory, to a [`Snapshot`].
 
-use std::time::Instant;
+use std::{
+    io,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
 
-use iotrace_common::{import::Path, iter::IterRecord, lost::Lost};
+use iotrace_common::{
+    import::{ImportRecord, Path},
+    iter::IterRecord,
+    lost::{Lost, LostRecord},
+};
 
 use crate::{
-    probes::Records,
+    probes::{Records, States, Waiter},
+    shared::Shared,
     snapshot::{Import, Iter, Probe, Snapshot},
+    who::Book,
 };
+
+mod attribution;
+
+use attribution::Attribution;
+
+/// Which processes are rows of a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rows {
+    /// All that are remembered: for one measurement.
+    All,
+    /// The heaviest of late, at most so many: for good.
+    Heaviest(usize),
+}
 
 /// Everything counted since the probes were loaded.
 #[derive(Debug)]
 pub struct Totals {
-    records: Records,
+    imports: Shared<ImportRecord>,
+    iters: Shared<IterRecord>,
+    lost: Shared<LostRecord>,
+    cpus: usize,
+    functions: Vec<String>,
+    kinds: Vec<String>,
+    states: States,
+    attribution: Mutex<Attribution>,
     since: Instant,
 }
 
 impl Totals {
     /// Of these records, from now on.
-    pub fn of(records: Records) -> Totals {
-        Totals { records, since: Instant::now() }
+    pub fn of(records: Records, rows: Rows) -> Totals {
+        let Records { imports, iters, lost, processes, handovers, cpus, functions, kinds, states } = records;
+        let book = match rows {
+            Rows::All => Book::of_all(cpus, kinds.clone()),
+            Rows::Heaviest(most) => Book::of_heaviest(cpus, kinds.clone(), most),
+        };
+        let attribution = Mutex::new(Attribution::of(processes, handovers, cpus, book));
+        Totals { imports, iters, lost, cpus, functions, kinds, states, attribution, since: Instant::now() }
     }
 
-    /// All totals at this instant: memory is read, no system call is made.
+    /// All totals at this instant. The processes are read first: what happens meanwhile is in the totals, not in
+    /// theirs.
     pub fn snapshot(&self) -> Snapshot {
-        let functions = self.records.functions.iter().enumerate();
-        let kinds = self.records.kinds.len();
+        let processes = self.attribution().rows(self.since.elapsed());
+        let functions = self.functions.iter().enumerate();
+        let kinds = self.kinds.len();
         let pairs = functions.flat_map(|(function, name)| (0..kinds).map(move |kind| (function, name, kind)));
         Snapshot {
             seconds: self.since.elapsed().as_secs_f64(),
             imports: Path::ALL.iter().map(|&path| self.import(path)).collect(),
             iters: pairs.map(|(function, name, kind)| self.iter(function, name, kind)).collect(),
+            processes,
             lost: Lost::ALL.iter().map(|&reason| (reason.name().to_owned(), self.lost(reason))).collect(),
-            processes: Vec::new(),
             probes: self.probes(),
         }
     }
 
     /// The state of every site at this instant.
     pub fn probes(&self) -> Vec<Probe> {
-        self.records.states.rows()
+        self.states.rows()
     }
 
     /// The kinds of iterator on this kernel; the last, `other`, is no kind of its own.
     pub fn kinds(&self) -> Vec<String> {
-        let kinds = &self.records.kinds;
+        let kinds = &self.kinds;
         kinds[..kinds.len().saturating_sub(1)].to_vec()
+    }
+
+    /// Takes what processes have handed over. Whoever holds the totals sees to it that this is done often enough:
+    /// when the [waiter](Totals::waiter) says so.
+    pub fn drain(&self) {
+        self.attribution().drain();
+    }
+
+    /// To be waited on until there is something to drain.
+    ///
+    /// # Errors
+    /// That no more files can be opened.
+    pub fn waiter(&self) -> io::Result<Waiter> {
+        self.attribution().waiter()
+    }
+
+    fn attribution(&self) -> MutexGuard<'_, Attribution> {
+        self.attribution.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn import(&self, path: Path) -> Import {
@@ -57,8 +113,8 @@ impl Totals {
             bytes: 0,
             errors: 0,
         };
-        for cpu in 0..self.records.cpus {
-            let Some(record) = self.records.imports.get(cpu * Path::COUNT + path as usize) else { continue };
+        for cpu in 0..self.cpus {
+            let Some(record) = self.imports.get(cpu * Path::COUNT + path as usize) else { continue };
             add(&mut row.buckets, &record.buckets);
             row.segments += record.segments;
             row.allocated += record.allocated;
@@ -69,32 +125,34 @@ impl Totals {
     }
 
     fn iter(&self, function: usize, name: &str, kind: usize) -> Iter {
-        let (functions, kinds) = (self.records.functions.len(), self.records.kinds.len());
+        let (functions, kinds) = (self.functions.len(), self.kinds.len());
         let mut sum = IterRecord::ZERO;
-        for cpu in 0..self.records.cpus {
+        for cpu in 0..self.cpus {
             let index = (cpu * functions + function) * kinds + kind;
-            let Some(record) = self.records.iters.get(index) else { continue };
+            let Some(record) = self.iters.get(index) else { continue };
             add(&mut sum.buckets, &record.buckets);
             sum.calls += record.calls;
             sum.asked += record.asked;
             sum.done += record.done;
             sum.short += record.short;
             sum.nanos += record.nanos;
+            sum.segments += record.segments;
         }
         Iter {
             function: name.to_owned(),
-            kind: self.records.kinds[kind].clone(),
+            kind: self.kinds[kind].clone(),
             calls: sum.calls,
             asked: sum.asked,
             bytes: sum.done,
             short: sum.short,
+            segments: sum.segments,
             nanos: sum.nanos,
             buckets: sum.buckets,
         }
     }
 
     fn lost(&self, reason: Lost) -> u64 {
-        let records = (0..self.records.cpus).filter_map(|cpu| self.records.lost.get(cpu));
+        let records = (0..self.cpus).filter_map(|cpu| self.lost.get(cpu));
         records.map(|record| record.events[reason as usize]).sum()
     }
 }

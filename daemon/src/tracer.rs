@@ -1,6 +1,7 @@
 //! Plan, probes and totals of the running kernel, put together: what the daemon, `top` and `check` have in common.
 
 use std::{
+    io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -16,7 +17,7 @@ use crate::{
     kernel::{self, Facts, KernelError},
     privileges,
     probes::{KernelLog, Prepared, Probes, ProbesError, Scope},
-    totals::Totals,
+    totals::{Rows, Totals},
 };
 
 /// Why nothing can be traced; each with what to do.
@@ -30,7 +31,7 @@ pub enum TracerError {
     #[error("not one site could be probed; `iotrace check` lists the reasons")]
     Nothing,
     #[error("cannot start a thread: {0}")]
-    Thread(std::io::Error),
+    Thread(io::Error),
 }
 
 /// Probes that are being attached or are attached, by a thread of their own; detached by [`Tracer::stop`].
@@ -68,7 +69,7 @@ impl Tracer {
     ///
     /// # Errors
     /// Why nothing can be traced here.
-    pub fn start(scope: Scope, modules: Modules) -> Result<Tracer, TracerError> {
+    pub fn start(scope: Scope, modules: Modules, rows: Rows) -> Result<Tracer, TracerError> {
         let started = Instant::now();
         // Reading the symbols keeps the kernel busy on one CPU, reading the types this process on another.
         let preparing = thread::spawn(Prepared::new);
@@ -88,7 +89,9 @@ impl Tracer {
                 attach(probes, &report, &stopped, modules, &sleeping);
             })
             .map_err(TracerError::Thread)?;
-        Ok(Tracer { totals: Arc::new(Totals::of(records)), log, progress, stop, wake, thread })
+        let totals = Arc::new(Totals::of(records, rows));
+        drain(&totals).map_err(TracerError::Thread)?;
+        Ok(Tracer { totals, log, progress, stop, wake, thread })
     }
 
     /// How far attaching has come, if it has come farther since this was last asked.
@@ -108,6 +111,27 @@ impl Tracer {
         // A panic of that thread has been printed; its probes went with it.
         let _panicked = self.thread.join();
     }
+}
+
+/// Handovers are taken together this often at most: the ring buffer holds 100,000 a second.
+const DRAIN: Duration = Duration::from_millis(20);
+
+/// How often it is looked whether anybody still holds the totals.
+const IDLE: Duration = Duration::from_secs(1);
+
+/// Takes what processes hand over, as long as anybody holds the totals.
+fn drain(totals: &Arc<Totals>) -> io::Result<()> {
+    let waiter = totals.waiter()?;
+    let totals = Arc::downgrade(totals);
+    let drain = move || {
+        while let Some(totals) = totals.upgrade() {
+            totals.drain();
+            drop(totals);
+            thread::sleep(DRAIN);
+            waiter.wait(IDLE);
+        }
+    };
+    thread::Builder::new().name("drain".into()).spawn(drain).map(drop)
 }
 
 /// How often it is looked whether modules have come or gone.

@@ -41,7 +41,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("shared", &[]),
     ("snapshot", &[]),
     ("top", &["snapshot"]),
-    ("totals", &["probes", "snapshot"]),
+    ("totals", &["pids", "probes", "shared", "snapshot", "who"]),
     ("tracer", &["kernel", "privileges", "probes", "totals"]),
     ("who", &["cgroups", "printable", "snapshot"]),
 ];

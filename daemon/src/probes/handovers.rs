@@ -1,8 +1,9 @@
 //! The ring buffer through which slots are handed over.
 
 use std::{
-    fmt,
-    os::fd::{AsRawFd, RawFd},
+    fmt, io,
+    os::fd::{AsRawFd as _, BorrowedFd, OwnedFd},
+    time::Duration,
 };
 
 use aya::maps::{MapData, RingBuf};
@@ -16,6 +17,16 @@ impl Handovers {
         Handovers(ring)
     }
 
+    /// To be waited on by another thread.
+    ///
+    /// # Errors
+    /// That no more files can be opened.
+    pub fn waiter(&self) -> io::Result<Waiter> {
+        // SAFETY: the ring buffer keeps its descriptor open.
+        let ring = unsafe { BorrowedFd::borrow_raw(self.0.as_raw_fd()) };
+        ring.try_clone_to_owned().map(Waiter)
+    }
+
     /// The next one, if there is one.
     pub fn take(&mut self) -> Option<Handover> {
         loop {
@@ -27,15 +38,23 @@ impl Handovers {
     }
 }
 
-impl AsRawFd for Handovers {
-    fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+/// Waits for something to be handed over.
+#[derive(Debug)]
+pub struct Waiter(OwnedFd);
+
+impl Waiter {
+    /// Returns when something was handed over, or after this time.
+    pub fn wait(&self, most: Duration) {
+        let mut ring = libc::pollfd { fd: self.0.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        let most = i32::try_from(most.as_millis()).unwrap_or(i32::MAX);
+        // SAFETY: one `pollfd`, which outlives the call. Why it returns does not matter.
+        unsafe { libc::poll(&raw mut ring, 1, most) };
     }
 }
 
 impl fmt::Debug for Handovers {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Handovers({})", self.as_raw_fd())
+        write!(formatter, "Handovers({})", self.0.as_raw_fd())
     }
 }
 

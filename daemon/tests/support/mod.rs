@@ -59,12 +59,14 @@ fn iter(function: &str, kind: &str, calls: &[(u64, u64)], asked: u64, short: u64
         asked,
         bytes: asked - short,
         short,
+        segments: 0,
         nanos: 0,
         buckets: [0; NANOS_BUCKETS],
     };
     for &(nanos, number) in calls {
         row.calls += number;
         row.nanos += nanos * number;
+        row.segments += 2 * number;
         row.buckets[nanos_bucket(nanos)] += number;
     }
     row

@@ -1,0 +1,103 @@
+//! From the slots of all CPUs and what was handed over to the rows of processes.
+
+use std::{io, time::Duration};
+
+use iotrace_common::who::{NOBODY, SLOTS, Slot};
+
+use crate::{
+    pids,
+    probes::{Handovers, Waiter},
+    shared::Shared,
+    snapshot::Process,
+    who::Book,
+};
+
+/// How often a slot that is being handed over is read again before what was last read of it must do.
+const TRIES: usize = 100;
+
+/// Everything that is known of processes.
+#[derive(Debug)]
+pub struct Attribution {
+    slots: Shared<Slot>,
+    handovers: Handovers,
+    /// As last read.
+    live: Vec<Slot>,
+    book: Book,
+}
+
+impl Attribution {
+    /// Of these slots and handovers, put together in this book.
+    pub fn of(slots: Shared<Slot>, handovers: Handovers, cpus: usize, book: Book) -> Attribution {
+        Attribution { slots, handovers, live: vec![Slot::default(); cpus * SLOTS as usize], book }
+    }
+
+    /// Takes what has been handed over, so that the ring buffer does not run full.
+    pub fn drain(&mut self) {
+        while let Some(handover) = self.handovers.take() {
+            self.book.handover(&handover);
+        }
+    }
+
+    /// The rows at this instant, `other` last.
+    pub fn rows(&mut self, now: Duration) -> Vec<Process> {
+        self.drain();
+        for cpu in 0..self.live.len() / SLOTS as usize {
+            self.read(cpu);
+        }
+        self.book.look(&self.live);
+        self.drain();
+        self.book.rows(now, |tgid| !pids::runs(tgid))
+    }
+
+    /// To be waited on until there is something to drain.
+    pub fn waiter(&self) -> io::Result<Waiter> {
+        self.handovers.waiter()
+    }
+
+    /// Reads one CPU's slots: all before, or all after something was added to nobody's.
+    fn read(&mut self, cpu: usize) {
+        let first = cpu * SLOTS as usize;
+        for _ in 0..TRIES {
+            let before = self.slots.get(first + NOBODY as usize).map(|slot| slot.turn);
+            for index in first..first + SLOTS as usize {
+                if let Some(slot) = whole(|| self.slots.get(index)) {
+                    self.live[index] = slot;
+                }
+            }
+            if self.slots.get(first + NOBODY as usize).map(|slot| slot.turn) == before {
+                break;
+            }
+        }
+    }
+}
+
+/// A slot as it was while it was nobody else's: its turn is odd while it changes hands, and the one read between two
+/// with the same turn is whole.
+fn whole(get: impl Fn() -> Option<Slot>) -> Option<Slot> {
+    for _ in 0..TRIES {
+        let (before, slot, after) = (get()?, get()?, get()?);
+        if before.turn == after.turn && before.turn.is_multiple_of(2) {
+            return Some(slot);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[test]
+    fn a_slot_that_changes_hands_is_read_again() {
+        let reads = Cell::new(0);
+        let turns = [2, 3, 4, 4, 4, 4];
+        let get = || {
+            let read = reads.replace(reads.get() + 1);
+            turns.get(read).map(|&turn| Slot { turn, ..Slot::default() })
+        };
+        assert_eq!(whole(get).map(|slot| slot.turn), Some(4));
+        assert_eq!(reads.get(), 6);
+        assert_eq!(whole(|| Some(Slot { turn: 1, ..Slot::default() })), None);
+    }
+}
