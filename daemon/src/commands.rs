@@ -6,7 +6,7 @@ use std::{
     process::ExitCode,
 };
 
-use anyhow::{Error, Result, bail};
+use anyhow::{Error, Result};
 use log::LevelFilter;
 
 use crate::{
@@ -19,6 +19,7 @@ use crate::{
     probes::Scope,
     snapshot::{Delta, Probe, State},
     top,
+    totals::Rows,
     tracer::{Modules, TracerError},
 };
 
@@ -26,15 +27,6 @@ use crate::{
 pub fn failure(error: &Error) -> ExitCode {
     let nothing = error.is::<TracerError>() || error.is::<FilterError>();
     if nothing { cli::NOTHING.into() } else { ExitCode::FAILURE }
-}
-
-/// Which processes count. Found before anything is loaded: a name may be wrong.
-fn filter(only: &cli::Only) -> Result<Filter> {
-    let filter = Filter::resolve(only)?;
-    if filter != Filter::default() {
-        bail!("the kernel side does not choose processes yet; leave the options out that do");
-    }
-    Ok(filter)
 }
 
 /// `iotrace daemon`.
@@ -52,9 +44,10 @@ pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
         .format_target(false)
         .format_timestamp(if journald() { None } else { Some(env_logger::TimestampPrecision::Seconds) })
         .init();
-    let _filter = filter(&options.only)?;
+    let filter = Filter::resolve(&options.only)?;
     let modules = if options.no_follow_modules { Modules::AtStart } else { Modules::Follow };
-    daemon::run(options.listen, Scope { follow: false, diagnose: options.debug_probes }, modules)?;
+    let scope = Scope { filter, follow: false, diagnose: options.debug_probes };
+    daemon::run(options.listen, scope, modules, Rows::Heaviest(options.top_k))?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -68,9 +61,9 @@ fn journald() -> bool {
 /// # Errors
 /// Why nothing can be traced.
 pub fn top(options: &cli::Top) -> Result<ExitCode> {
-    let _filter = filter(&options.only)?;
+    let filter = Filter::resolve(&options.only)?;
     let follow = !options.command.is_empty();
-    let mut measure = Measure::start(Scope { follow, diagnose: false })?;
+    let mut measure = Measure::start(Scope { filter, follow, diagnose: false })?;
     let probes = measure.probes();
     tell_failed(&probes);
     if probes.iter().all(|probe| probe.state != State::Attached) {

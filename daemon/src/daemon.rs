@@ -33,13 +33,13 @@ const LOOK: Duration = Duration::from_millis(100);
 ///
 /// # Errors
 /// The address that cannot be listened on, or why nothing can be traced.
-pub fn run(listen: SocketAddr, scope: Scope, modules: Modules) -> Result<()> {
+pub fn run(listen: SocketAddr, scope: Scope, modules: Modules, rows: Rows) -> Result<()> {
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
-    runtime.block_on(serve(listen, scope, modules))
+    runtime.block_on(serve(listen, scope, modules, rows))
 }
 
-async fn serve(listen: SocketAddr, scope: Scope, modules: Modules) -> Result<()> {
+async fn serve(listen: SocketAddr, scope: Scope, modules: Modules, rows: Rows) -> Result<()> {
     // Before anything slow: a port in use is told at once, and a signal at any time ends in order.
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
@@ -50,7 +50,7 @@ async fn serve(listen: SocketAddr, scope: Scope, modules: Modules) -> Result<()>
     })?;
     let address = listener.local_addr().context("cannot tell the address listened on")?;
 
-    let mut tracer = Tracer::start(scope, modules, Rows::Heaviest(50))?;
+    let mut tracer = Tracer::start(scope, modules, rows)?;
     privileges::drop_all();
     if let Some(log) = tracer.log.take() {
         tokio::spawn(forward(log));

@@ -17,6 +17,7 @@ use aya_log::EbpfLogger;
 use iotrace_common::site::{self, FENTRIES, SYSCALLS, SiteSet};
 
 use crate::{
+    filter::Filter,
     plan::{Instrument, Mechanism, Plan},
     shared::Shared,
     snapshot::State,
@@ -46,8 +47,10 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/io
 const DETACHERS: usize = 8;
 
 /// What is to be counted.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Scope {
+    /// Only these processes.
+    pub filter: Filter,
     /// Only children of this process and their descendants.
     pub follow: bool,
     /// Rare events are logged by the kernel side.
@@ -105,7 +108,7 @@ impl AsRawFd for KernelLog {
 
 impl Probes {
     /// The log of the kernel side, if rare events are logged.
-    pub fn log(&mut self, scope: Scope) -> Option<KernelLog> {
+    pub fn log(&mut self, scope: &Scope) -> Option<KernelLog> {
         let logger = scope.diagnose.then(|| EbpfLogger::init(&mut self.ebpf))?;
         logger
             .inspect_err(|error| log::warn!("the kernel side's log cannot be read: {error}"))

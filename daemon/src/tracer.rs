@@ -76,8 +76,8 @@ impl Tracer {
         let facts = Facts::read()?;
         log::debug!("planned after {:?}", started.elapsed());
         let prepared = preparing.join().unwrap_or_default();
-        let (mut probes, records) = Probes::load(prepared, &facts, scope)?;
-        let log = probes.log(scope);
+        let (mut probes, records) = Probes::load(prepared, &facts, &scope)?;
+        let log = probes.log(&scope);
         log::debug!("loaded after {:?}", started.elapsed());
         let (report, progress) = mpsc::channel();
         let (wake, sleeping) = mpsc::channel();

@@ -37,7 +37,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("plan", &[]),
     ("printable", &[]),
     ("privileges", &[]),
-    ("probes", &["arch", "kernel", "plan", "privileges", "shared", "snapshot"]),
+    ("probes", &["arch", "filter", "kernel", "plan", "privileges", "shared", "snapshot"]),
     ("shared", &[]),
     ("snapshot", &[]),
     ("top", &["snapshot"]),

@@ -24,7 +24,7 @@ use super::{
     job::{functions, jobs, kind_index, site_table_bits},
     refusal::refused,
 };
-use crate::{arch, kernel::Facts, plan::Mechanism, privileges, shared::Shared};
+use crate::{arch, filter::PIDS, kernel::Facts, plan::Mechanism, privileges, shared::Shared};
 
 /// `SYSCALL_FROM` of the kernel side: by `bpf_task_pt_regs`.
 const BY_HELPER: u32 = 1;
@@ -110,7 +110,7 @@ impl Probes {
     ///
     /// # Errors
     /// What the kernel refuses, and what to do.
-    pub fn load(prepared: Prepared, facts: &Facts, scope: Scope) -> Result<(Probes, Records), ProbesError> {
+    pub fn load(prepared: Prepared, facts: &Facts, scope: &Scope) -> Result<(Probes, Records), ProbesError> {
         let plan = &facts.plan;
         let functions = functions(plan);
         let mut kinds: Vec<String> = plan.iter.kinds.iter().map(|kind| kind.name.clone()).collect();
@@ -151,7 +151,19 @@ impl Probes {
         for (name, number) in &numbers {
             loader.override_global(name, number, true);
         }
+        let filter = &scope.filter;
+        // The kernel side compares with all of them.
+        let pids: [u32; PIDS] =
+            std::array::from_fn(|place| filter.pids.get(place).or(filter.pids.first()).copied().unwrap_or(0));
+        let (cgroup, level) = filter.cgroup.unwrap_or_default();
+        let user = filter.uid.map_or(0, |uid| u64::from(uid) + 1);
+        let comm = filter.comm.unwrap_or_default();
         loader
+            .override_global("FILTER_PIDS", &pids, true)
+            .override_global("FILTER_CGROUP", &cgroup, true)
+            .override_global("FILTER_CGROUP_LEVEL", &level, true)
+            .override_global("FILTER_USER", &user, true)
+            .override_global("FILTER_COMM", &comm, true)
             .override_global("KIND_INDEX", &kind_index, true)
             .override_global("SYSCALL_PATH", &syscall_path, true)
             .map_max_entries("IMPORTS", (cpus * Path::COUNT) as u32)
