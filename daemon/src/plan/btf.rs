@@ -87,7 +87,7 @@ impl<'a> Btf<'a> {
         if file.get(2) != Some(&1) {
             return Err(malformed(2, "not version 1"));
         }
-        let field = |offset| word(file, offset).ok_or(malformed(offset, "the header is cut off"));
+        let field = |offset| word(file, offset).ok_or(malformed(file.len(), "the header is cut off"));
         let header = field(4)? as usize;
         if header < HEADER {
             return Err(malformed(4, "the header is too short"));

@@ -156,7 +156,7 @@ fn a_bad_file_is_refused_with_its_offset() {
     let error = |file: &[u8]| Btf::parse(file).err().unwrap().to_string();
     assert_eq!(error(b""), "BTF, offset 0: no BTF magic");
     assert_eq!(error(&[0xeb, 0x9f, 1, 0]), "BTF of a big-endian kernel");
-    assert_eq!(error(&file[..10]), "BTF, offset 8: the header is cut off");
+    assert_eq!(error(&file[..10]), "BTF, offset 10: the header is cut off");
     assert_eq!(error(&file[..file.len() - 1]), "BTF, offset 16: the strings are not in the file");
     let mut unknown = file.clone();
     unknown[24 + 7] = 31;
