@@ -23,6 +23,9 @@ use crate::printable;
 /// Where cgroups of version 2 are, alone or beside those of version 1.
 const MOUNTS: [&str; 2] = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"];
 
+/// The id of the host's root (kernfs_create_root); that of a namespace's root is another.
+pub const ROOT: u64 = 1;
+
 /// Directories that a walk visits; a host has hundreds.
 const VISITED: usize = 32 << 10;
 

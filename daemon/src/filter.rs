@@ -40,6 +40,8 @@ pub enum FilterError {
     Thread { id: u32, group: u32 },
     #[error("no cgroups of version 2 under {}; boot with systemd.unified_cgroup_hierarchy=1, or give --pid or --user", .0.display())]
     NoCgroups(PathBuf),
+    #[error("{} is the root of a cgroup namespace, and iotrace must see the host's; run it as `nsenter -C -t 1`", .0.display())]
+    Namespace(PathBuf),
     #[error("no cgroup {} under {}; `systemd-cgls` lists them", .path.display(), .mount.display())]
     NoCgroup { path: PathBuf, mount: PathBuf },
     #[error("no unit {unit} under {}; `systemctl list-units {unit}` tells whether it runs", .below.display())]
@@ -72,7 +74,7 @@ impl Filter {
         Ok(Filter {
             pids,
             comm: only.comm.as_deref().map(comm),
-            cgroup: cgroup(only, cgroups::mount())?,
+            cgroup: cgroup(only, cgroups::mount(), cgroups::ROOT)?,
             uid: only.user.as_deref().map(user).transpose()?,
         })
     }
@@ -87,12 +89,17 @@ fn comm(name: &str) -> [u8; 16] {
     comm
 }
 
-fn cgroup(only: &Only, mount: &Path) -> Result<Option<(u64, u32)>, FilterError> {
+/// `host` is the id of the host's root.
+fn cgroup(only: &Only, mount: &Path, host: u64) -> Result<Option<(u64, u32)>, FilterError> {
     if only.cgroup.is_none() && only.unit.is_none() {
         return Ok(None);
     }
     if !mount.join("cgroup.controllers").exists() {
         return Err(FilterError::NoCgroups(mount.to_owned()));
+    }
+    // The kernel side counts steps from the root of the host.
+    if cgroups::directory(mount, Path::new("")).is_none_or(|root| root.id != host) {
+        return Err(FilterError::Namespace(mount.to_owned()));
     }
     let given = only.cgroup.as_deref().unwrap_or(mount);
     // Also as /proc/PID/cgroup shows it, from the mount point on.
@@ -165,7 +172,11 @@ mod tests {
         fn of(&self, cgroup: Option<&str>, unit: Option<&str>) -> Result<Option<(u64, u32)>, String> {
             let (cgroup, unit) = (cgroup.map(PathBuf::from), unit.map(String::from));
             let only = Only { cgroup, unit, ..Only::default() };
-            super::cgroup(&only, &self.0).map_err(|error| error.to_string())
+            super::cgroup(&only, &self.0, self.root()).map_err(|error| error.to_string())
+        }
+
+        fn root(&self) -> u64 {
+            fs::metadata(&self.0).unwrap().ino()
         }
 
         fn at(&self, path: &str, level: u32) -> Result<Option<(u64, u32)>, String> {
@@ -220,6 +231,9 @@ mod tests {
                 tree.0.display()
             )
         );
+        let only = Only { unit: Some("nginx".into()), ..Only::default() };
+        let namespace = cgroup(&only, &tree.0, tree.root() + 1).unwrap_err();
+        assert_eq!(namespace, FilterError::Namespace(tree.0.clone()));
         fs::remove_file(tree.0.join("cgroup.controllers")).unwrap();
         assert!(tree.of(None, Some("nginx")).unwrap_err().starts_with("no cgroups of version 2 under /"));
     }

@@ -66,3 +66,34 @@ impl Book {
         table
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use iotrace_common::who::{Counts, SLOTS, Who};
+
+    #[test]
+    fn rows_are_those_of_the_ledger_or_all_and_the_rest_is_last() {
+        let slot = |tgid: u32| Slot {
+            who: Who { tgid, comm: *b"dd\0\0\0\0\0\0\0\0\0\0\0\0\0\0", ..Who::default() },
+            turn: 2,
+            counts: Counts { imports: u64::from(tgid), ..Counts::default() },
+            ..Slot::default()
+        };
+        let mut live = vec![Slot::default(); SLOTS as usize];
+        (live[1], live[2]) = (slot(1), slot(2));
+        let handover = Handover { cpu: 0, slot: 3, content: slot(3) };
+        let rows = |mut book: Book| -> Vec<(Option<u32>, u64)> {
+            book.handover(&handover);
+            book.look(&live);
+            let mut rows = book.rows(Duration::ZERO, |_| false);
+            let last = rows.pop().unwrap();
+            assert_eq!((last.pid, last.comm.as_str()), (None, Process::OTHER));
+            rows.sort_by_key(|row| row.pid);
+            rows.push(last);
+            rows.iter().map(|row| (row.pid, row.imports)).collect()
+        };
+        assert_eq!(rows(Book::of_all(1, Vec::new())), [(Some(1), 1), (Some(2), 2), (Some(3), 3), (None, 0)]);
+        assert_eq!(rows(Book::of_heaviest(1, Vec::new(), 2)), [(Some(2), 2), (Some(3), 3), (None, 1)]);
+    }
+}

@@ -10,7 +10,10 @@ use iotrace_common::who::{Counts, Handover, NOBODY, SLOTS, Slot, Who};
 use proptest::{collection::vec, prelude::*};
 
 use super::*;
-use crate::cgroups::Names;
+use crate::{
+    cgroups::{Cgroup, Names},
+    snapshot::{Delta, Process, Snapshot},
+};
 
 const CPUS: usize = 2;
 
@@ -18,6 +21,8 @@ const CPUS: usize = 2;
 struct Kernel {
     slots: Vec<Slot>,
     ring: VecDeque<Handover>,
+    /// What was read of the slots since the last look.
+    read: Option<Vec<Slot>>,
     /// Records that were in the ring buffer at the last look.
     overdue: usize,
     truth: BTreeMap<Key, Counts>,
@@ -42,6 +47,7 @@ impl Kernel {
         Kernel {
             slots: vec![Slot::default(); CPUS * SLOTS as usize],
             ring: VecDeque::new(),
+            read: None,
             overdue: 0,
             truth: BTreeMap::new(),
             total: Counts::default(),
@@ -81,7 +87,7 @@ fn drain(kernel: &mut Kernel, processes: &mut Processes, most: usize) {
 /// A record that is under way at one look has come before the next.
 fn look(kernel: &mut Kernel, processes: &mut Processes) {
     drain(kernel, processes, kernel.overdue);
-    processes.look(&kernel.slots);
+    processes.look(&kernel.read.take().unwrap_or_else(|| kernel.slots.clone()));
     kernel.overdue = kernel.ring.len();
 }
 
@@ -103,7 +109,9 @@ enum Event {
     Renew(u32),
     /// The ring buffer is read in part.
     Drain(usize),
-    /// The slots are read, perhaps before what they handed over.
+    /// The slots are read, and looked at when more has happened.
+    Read,
+    /// The slots are looked at, perhaps before what they handed over.
     Look,
     /// All is read in order, and compared. So much time passed.
     Report(u64),
@@ -117,6 +125,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
             12 => work,
             1 => (1..24u32).prop_map(Event::Renew),
             2 => (0..6usize).prop_map(Event::Drain),
+            2 => Just(Event::Read),
             2 => Just(Event::Look),
             2 => (0..90u64).prop_map(Event::Report),
         ],
@@ -130,6 +139,39 @@ struct Before {
     rows: BTreeMap<(Key, Arc<Names>), Counts>,
     since: BTreeMap<(Key, Arc<Names>), Duration>,
     rest: Counts,
+    table: Snapshot,
+    total: Counts,
+}
+
+/// All rows, as `top` has them.
+fn table(processes: &Processes) -> Snapshot {
+    let kinds: Vec<String> = ["ubuf", "iovec", "bvec", "other"].map(String::from).into();
+    let cgroup = Cgroup { path: "/".into(), names: Arc::default() };
+    let rows = processes.rows().map(|(key, row)| rows::process(key, &cgroup, &cgroup.names, row, &kinds));
+    let rest = rows::other(&processes.other(), &kinds);
+    Snapshot { processes: rows.chain([rest]).collect(), ..Snapshot::default() }
+}
+
+/// The difference of two tables adds up to that of the wholes, also when it is cut.
+fn compare(before: &mut Before, processes: &Processes, shown: usize) -> Result<(), TestCaseError> {
+    let later = table(processes);
+    let happened = growth(&processes.total(), &before.total);
+    let delta = Delta::between(&before.table, &later);
+    let cut = delta.clone().heaviest(shown);
+    prop_assert!(cut.0.processes.len() <= shown + 1);
+    for Delta(delta) in [delta, cut] {
+        let mut whole = Process::default();
+        delta.processes.iter().for_each(|row| whole.add(row));
+        prop_assert_eq!((whole.imports, whole.segments), (happened.imports, happened.segments));
+        prop_assert_eq!(whole.calls(), calls(&happened));
+        prop_assert_eq!(whole.iter_bytes(), happened.iter_bytes.iter().sum::<u64>());
+        let order: Vec<u64> =
+            delta.processes.iter().filter(|it| it.pid.is_some()).map(Process::calls).collect();
+        prop_assert!(order.is_sorted_by(|a, b| a >= b));
+        prop_assert_eq!(delta.processes.last().map(|row| row.pid), Some(None));
+    }
+    (before.table, before.total) = (later, processes.total());
+    Ok(())
 }
 
 fn play(events: &[Event], most: usize, shown: usize) -> Result<(), TestCaseError> {
@@ -148,9 +190,11 @@ fn play(events: &[Event], most: usize, shown: usize) -> Result<(), TestCaseError
             }
             Event::Renew(tgid) => *generations.entry(tgid).or_default() += 1,
             Event::Drain(records) => drain(&mut kernel, &mut processes, records),
+            Event::Read => kernel.read = Some(kernel.slots.clone()),
             Event::Look => look(&mut kernel, &mut processes),
             Event::Report(seconds) => {
                 now += Duration::from_secs(seconds);
+                kernel.read = None;
                 drain(&mut kernel, &mut processes, usize::MAX);
                 look(&mut kernel, &mut processes);
                 prop_assert_eq!(processes.total(), kernel.total);
@@ -165,6 +209,7 @@ fn play(events: &[Event], most: usize, shown: usize) -> Result<(), TestCaseError
                 if exact && kernel.truth.len() <= most {
                     prop_assert_eq!(&rows, &kernel.truth);
                 }
+                compare(&mut before, &processes, shown)?;
                 step(&mut ledger, &mut processes, now, &mut before, (&kernel, &generations, shown))?;
             }
         }
@@ -316,8 +361,8 @@ fn a_heavy_newcomer_waits_for_the_age_of_a_row_and_not_for_one_that_is_gone() {
     assert_eq!((pids(&rows), rest.imports), ([2, 3].into(), 105));
     assert_eq!(rows.iter().find(|row| row.key.tgid == 3).unwrap().counts.imports, 7);
     // 3 has gone but its last numbers were not shown yet; 2 was shown long enough.
-    assert_eq!(pids(&step(&[(3, 1), (4, 900)], 61, &[3]).0), [3, 4].into());
-    assert_eq!(pids(&step(&[(5, 800)], 62, &[3]).0), [4, 5].into());
+    assert_eq!(pids(&step(&[(3, 1), (4, 900), (5, 800)], 61, &[3]).0), [3, 4].into());
+    assert_eq!(pids(&step(&[], 62, &[3]).0), [4, 5].into());
     // Nobody wants its place, but it is gone.
     assert_eq!(pids(&step(&[], 130, &[4]).0), [5].into());
 }
