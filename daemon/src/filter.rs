@@ -118,7 +118,7 @@ fn cgroup(only: &Only, mount: &Path, host: u64) -> Result<Option<(u64, u32)>, Fi
     let name = |path: &Path| path.file_name().and_then(OsStr::to_str).and_then(cgroups::unit) == Some(&unit);
     let units: Vec<_> = cgroups::walk(mount, &found.path).filter(|it| name(&it.path)).collect();
     match &units[..] {
-        [] => Err(FilterError::NoUnit { unit, below: mount.join(path) }),
+        [] => Err(FilterError::NoUnit { unit, below: mount.join(path).components().collect() }),
         [one] => Ok(Some((one.id, one.level))),
         [first, second, ..] => {
             let paths = (first.path.clone(), second.path.clone());
@@ -231,6 +231,8 @@ mod tests {
                 tree.0.display()
             )
         );
+        let none = tree.of(None, Some("x")).unwrap_err();
+        assert!(none.starts_with(&format!("no unit x.service under {}; ", tree.0.display())), "{none}");
         let only = Only { unit: Some("nginx".into()), ..Only::default() };
         let namespace = cgroup(&only, &tree.0, tree.root() + 1).unwrap_err();
         assert_eq!(namespace, FilterError::Namespace(tree.0.clone()));
