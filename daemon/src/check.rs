@@ -1,6 +1,6 @@
 //! What this kernel offers and what can be measured on it, line by line.
 
-use std::fmt::Write as _;
+use std::{collections::BTreeMap, fmt::Write as _};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -20,6 +20,9 @@ pub struct CheckReport {
     pub kinds: Vec<String>,
     /// Whether attaching was tried. Where it was not, a planned site counts as good.
     pub tried: bool,
+    /// Instructions that the verifier processed (≥ 5.16), by program; only in JSON.
+    #[serde(default)]
+    pub programs: BTreeMap<String, u32>,
     /// Every target's sites.
     pub probes: Vec<Probe>,
 }
@@ -161,6 +164,7 @@ mod tests {
             facts: vec![],
             kinds: vec![],
             tried,
+            programs: BTreeMap::new(),
             probes: states.iter().map(probe).collect(),
         }
     }

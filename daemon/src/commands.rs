@@ -1,6 +1,7 @@
 //! The commands, each from its options to its exit code.
 
 use std::{
+    collections::BTreeMap,
     fs,
     io::{self, Write as _},
     process::ExitCode,
@@ -125,12 +126,14 @@ pub fn check(options: &cli::Check) -> Result<ExitCode> {
         facts: facts(),
         kinds: Vec::new(),
         tried: true,
+        programs: BTreeMap::new(),
         probes: Vec::new(),
     };
     let measured = Measure::start(Scope::default());
     let refused = match measured {
         Ok(measure) => {
             report.kinds = measure.kinds();
+            report.programs = measure.programs();
             report.probes = measure.probes();
             print_report(&report, options.output);
             measure.stop();

@@ -1,6 +1,7 @@
 //! What one-shot commands do: attach everything, look at a span of time, detach.
 
 use std::{
+    collections::BTreeMap,
     ffi::OsString,
     io::{self, IsTerminal as _},
     os::unix::process::ExitStatusExt as _,
@@ -121,6 +122,11 @@ impl Measure {
     /// The kinds of iterator on this kernel.
     pub fn kinds(&self) -> Vec<String> {
         self.tracer.totals.kinds()
+    }
+
+    /// Instructions that the verifier processed, by program.
+    pub fn programs(&self) -> BTreeMap<String, u32> {
+        self.tracer.totals.programs()
     }
 
     /// The state of every site.

@@ -28,6 +28,7 @@ mod contract;
 mod handovers;
 mod job;
 mod load;
+mod programs;
 mod refusal;
 mod states;
 
@@ -37,6 +38,7 @@ use refusal::{explain, refused};
 
 pub use handovers::{Handovers, Waiter};
 pub use load::{Prepared, Records};
+pub use programs::Programs;
 pub use refusal::ProbesError;
 pub use states::States;
 
@@ -63,6 +65,7 @@ pub struct Probes {
     ebpf: Ebpf,
     jobs: VecDeque<Job>,
     states: States,
+    programs: Programs,
     functions: Vec<String>,
     sites: Shared<SiteSet>,
     site_bits: u32,
@@ -206,6 +209,7 @@ impl Probes {
         let program = self.ebpf.program_mut(&format!("iter_entry_{number}")).ok_or(NO_PROGRAM)?;
         let entry: &mut FEntry = program.try_into().map_err(|error: ProgramError| error.to_string())?;
         entry.load(&job.site.symbol, types).map_err(|error| explain(&error))?;
+        self.programs.loaded(&format!("iter_entry_{number}"), entry.info());
         let link = entry.attach().map_err(|error| explain(&error))?;
         let entry = entry.take_link(link).map_err(|error| explain(&error))?;
         Ok(vec![exit, Link::FEntry(entry)])
@@ -226,6 +230,7 @@ impl Probes {
         let program = self.ebpf.program_mut(name).ok_or(NO_PROGRAM)?;
         let exit: &mut FExit = program.try_into().map_err(|error: ProgramError| error.to_string())?;
         exit.load(&job.site.symbol, types).map_err(|error| explain(&error))?;
+        self.programs.loaded(name, exit.info());
         let link = exit.attach().map_err(|error| explain(&error))?;
         Ok(Link::FExit(exit.take_link(link).map_err(|error| explain(&error))?))
     }
@@ -260,9 +265,10 @@ impl Probes {
     }
 
     /// Runs a program at a tracepoint from now on.
-    fn watch(&mut self, program: &'static str, tracepoint: &str) -> Result<(), ProbesError> {
-        let program = raw_trace_point(&mut self.ebpf, program)?;
+    fn watch(&mut self, name: &'static str, tracepoint: &str) -> Result<(), ProbesError> {
+        let program = raw_trace_point(&mut self.ebpf, name)?;
         program.load().map_err(|error| refused(&error))?;
+        self.programs.loaded(name, program.info());
         let link = program.attach(tracepoint).map_err(|error| refused(&error))?;
         self.tracepoints.push(program.take_link(link).map_err(|error| refused(&error))?);
         Ok(())

@@ -1,6 +1,7 @@
 //! From the maps, in shared memory, to a [`Snapshot`].
 
 use std::{
+    collections::BTreeMap,
     io,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Instant,
@@ -13,7 +14,7 @@ use iotrace_common::{
 };
 
 use crate::{
-    probes::{Records, States, Waiter},
+    probes::{Programs, Records, States, Waiter},
     shared::Shared,
     snapshot::{Import, Iter, Probe, Snapshot},
     who::Book,
@@ -42,6 +43,7 @@ pub struct Totals {
     functions: Vec<String>,
     kinds: Vec<String>,
     states: States,
+    programs: Programs,
     attribution: Mutex<Attribution>,
     since: Instant,
 }
@@ -49,13 +51,25 @@ pub struct Totals {
 impl Totals {
     /// Of these records, from now on.
     pub fn of(records: Records, rows: Rows) -> Totals {
-        let Records { imports, iters, lost, processes, handovers, cpus, functions, kinds, states } = records;
+        let Records { imports, iters, lost, processes, handovers, cpus, functions, kinds, states, programs } =
+            records;
         let book = match rows {
             Rows::All => Book::of_all(cpus, kinds.clone()),
             Rows::Heaviest(most) => Book::of_heaviest(cpus, kinds.clone(), most),
         };
         let attribution = Mutex::new(Attribution::of(processes, handovers, cpus, book));
-        Totals { imports, iters, lost, cpus, functions, kinds, states, attribution, since: Instant::now() }
+        Totals {
+            imports,
+            iters,
+            lost,
+            cpus,
+            functions,
+            kinds,
+            states,
+            programs,
+            attribution,
+            since: Instant::now(),
+        }
     }
 
     /// All totals at this instant. The processes are read first: what happens meanwhile is in the totals, not in
@@ -78,6 +92,11 @@ impl Totals {
     /// The state of every site at this instant.
     pub fn probes(&self) -> Vec<Probe> {
         self.states.rows()
+    }
+
+    /// Instructions that the verifier processed, by program; see [`Programs`].
+    pub fn programs(&self) -> BTreeMap<String, u32> {
+        self.programs.all()
     }
 
     /// The kinds of iterator on this kernel; the last, `other`, is no kind of its own.

@@ -46,6 +46,7 @@ fn check_report() {
         ],
         kinds: ["ubuf", "iovec", "bvec"].map(String::from).to_vec(),
         tried: true,
+        programs: [("import_call".to_owned(), 412)].into(),
         probes: snapshot().probes,
     };
     assert_eq!(report.exit_code(), 1);

@@ -19,7 +19,7 @@ use iotrace_common::{
 };
 
 use super::{
-    OBJECT, Probes, ProbesError, Scope, States,
+    OBJECT, Probes, ProbesError, Programs, Scope, States,
     handovers::Handovers,
     job::{functions, jobs, kind_index, site_table_bits},
     refusal::refused,
@@ -61,6 +61,8 @@ pub struct Records {
     pub kinds: Vec<String>,
     /// The state of the sites.
     pub states: States,
+    /// The programs that are loaded.
+    pub programs: Programs,
 }
 
 /// The kernel's types as aya wants them, read on a thread meanwhile.
@@ -176,8 +178,11 @@ impl Probes {
             loader.map_max_entries("AYA_LOGS", PAGE);
         }
         let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
+        let programs = Programs::default();
         for name in ["import_call", "import_return", "iter_call", "iter_return"] {
-            kprobe(&mut ebpf, name)?.load().map_err(|error| refused(&error))?;
+            let program = kprobe(&mut ebpf, name)?;
+            program.load().map_err(|error| refused(&error))?;
+            programs.loaded(name, program.info());
         }
         whoami(&mut ebpf)?;
         if syscall_from == BY_STACK {
@@ -197,6 +202,7 @@ impl Probes {
             functions: functions.clone(),
             kinds,
             states: states.clone(),
+            programs: programs.clone(),
         };
         let mut probes = Probes {
             sites: share(&ebpf, "SITES", 1 << site_bits, true)?,
@@ -205,6 +211,7 @@ impl Probes {
             ebpf,
             jobs: jobs.into(),
             states,
+            programs,
             functions,
             site_bits,
             fentries: 0,
