@@ -1,27 +1,23 @@
-//! `iotrace-load`: workloads that know their own numbers exactly.
-//!
-//! Nothing but the workload itself makes vectored calls, so that what iotrace counts for this program can be
-//! compared with what the program reports, to the last unit.
-
-mod load;
-mod sys;
-mod tally;
+//! `iotrace-load`: the workloads of the crate of this name, as a program.
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Does I/O in exactly known numbers, and reports them.
+#[derive(Parser)]
+#[command(name = "iotrace-load", version)]
+struct Arguments {
+    #[command(flatten)]
+    options: iotrace_load::Options,
+}
+
 fn main() -> ExitCode {
-    let options = load::Options::parse();
-    match load::run(&options) {
-        Ok(tally) if options.json => match sys::print(&format!("{:#}\n", tally.json())) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(_reader_gone) => ExitCode::FAILURE,
-        },
-        Ok(_) => ExitCode::SUCCESS,
+    match iotrace_load::perform(&Arguments::parse().options) {
+        Ok(code) => code,
         Err(error) => {
             eprintln!("iotrace-load: {error:#}");
-            ExitCode::FAILURE
+            iotrace_load::exit_code(&error).into()
         }
     }
 }

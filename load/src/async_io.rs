@@ -1,16 +1,24 @@
 //! Linux AIO: `io_submit(2)`.
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::{
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
+};
 
 use anyhow::{Context as _, Result, ensure};
 
-use super::{Options, Work, file};
 use crate::{
-    sys::{Vector, call},
+    Impossible,
+    abi::Abi,
+    file,
+    memory::Vector,
+    sys::call,
     tally::Tally,
+    work::{Setup, Work},
 };
 
 const IOCB_CMD_PREADV: u16 = 7;
+const IOCB_CMD_PWRITEV: u16 = 8;
 
 /// `struct iocb` (include/uapi/linux/aio_abi.h), little endian.
 #[repr(C)]
@@ -40,16 +48,17 @@ struct Event {
     result2: i64,
 }
 
-struct Preadv {
+struct Submit {
+    opcode: u16,
     context: usize,
     file: OwnedFd,
     vector: Vector,
 }
 
-impl Work for Preadv {
+impl Work for Submit {
     fn once(&mut self, tally: &mut Tally) -> Result<()> {
         let request = Iocb {
-            opcode: IOCB_CMD_PREADV,
+            opcode: self.opcode,
             file: self.file.as_raw_fd() as u32,
             buffer: self.vector.array() as u64,
             count: self.vector.segments() as u64,
@@ -57,32 +66,53 @@ impl Work for Preadv {
         };
         let requests = [&raw const request];
         // SAFETY: request and vector outlive the operation, which is waited for below.
-        let taken = unsafe { call(libc::SYS_io_submit, [self.context, 1, requests.as_ptr() as usize]) }?;
+        let taken = unsafe { call(libc::SYS_io_submit, [self.context, 1, requests.as_ptr() as usize]) };
+        tally.made(Abi::Native, "io_submit");
+        if self.vector.is_absent() {
+            return self.vector.settle("aio", taken, tally);
+        }
+        let taken = taken?;
         ensure!(taken == 1, "io_submit took {taken} requests");
         let mut event = Event::default();
         let arguments = [self.context, 1, 1, &raw mut event as usize, 0];
         // SAFETY: there is room for one event.
         let done = unsafe { call(libc::SYS_io_getevents, arguments) }?;
         ensure!(done == 1, "io_getevents gave {done} events");
-        let length = self.vector.length();
-        ensure!(event.result == length as i64, "{} bytes instead of {length}", event.result);
-        tally.imported("aio", self.vector.segments(), length);
-        Ok(())
+        self.vector.settle("aio", result(event.result), tally)
     }
 }
 
-impl Drop for Preadv {
+impl Drop for Submit {
     fn drop(&mut self) {
         // SAFETY: nothing is in flight.
         let _nothing_to_do_about_it = unsafe { call(libc::SYS_io_destroy, [self.context]) };
     }
 }
 
-/// `io_submit(2)` of `IOCB_CMD_PREADV`.
-pub fn preadv(options: &Options) -> Result<Box<dyn Work>> {
+/// What an operation returned.
+fn result(value: i64) -> io::Result<usize> {
+    usize::try_from(value).map_err(|_| io::Error::from_raw_os_error(-value as i32))
+}
+
+fn submit(opcode: u16, setup: &Setup) -> Result<Box<dyn Work>> {
+    setup.native()?;
+    let (vector, file) = (setup.vector()?, file::open(setup)?);
     let mut context = 0usize;
     // SAFETY: the kernel writes one word.
-    unsafe { call(libc::SYS_io_setup, [8, &raw mut context as usize]) }.context("io_setup")?;
-    let vector = Vector::new(options.segments, options.bytes)?;
-    Ok(Box::new(Preadv { context, file: file::open(options)?, vector }))
+    let made = unsafe { call(libc::SYS_io_setup, [8, &raw mut context as usize]) };
+    if made.as_ref().is_err_and(|error| error.raw_os_error() == Some(libc::ENOSYS)) {
+        return Err(Impossible("the kernel has no io_submit(2) (CONFIG_AIO)".into()).into());
+    }
+    made.context("io_setup")?;
+    Ok(Box::new(Submit { opcode, context, file, vector }))
+}
+
+/// `io_submit(2)` of `IOCB_CMD_PREADV`.
+pub fn preadv(setup: &Setup) -> Result<Box<dyn Work>> {
+    submit(IOCB_CMD_PREADV, setup)
+}
+
+/// `io_submit(2)` of `IOCB_CMD_PWRITEV`.
+pub fn pwritev(setup: &Setup) -> Result<Box<dyn Work>> {
+    submit(IOCB_CMD_PWRITEV, setup)
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use crate::abi::Abi;
 
 /// `UIO_FASTIOV`: a longer array is allocated by all importers but those of io_uring.
 const FAST_SEGMENTS: usize = 8;
@@ -10,50 +13,101 @@ const FAST_SEGMENTS: usize = 8;
 const MAX_SEGMENTS: usize = 1024;
 
 /// Imports on one path.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Imports {
-    calls: u64,
-    single: u64,
-    segments: u64,
-    allocated: u64,
-    bytes: u64,
-    errors: u64,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Imports {
+    /// Calls, those refused included.
+    pub calls: u64,
+    /// Calls with one segment.
+    pub single: u64,
+    /// Segments asked for.
+    pub segments: u64,
+    /// Calls whose array does not fit the importer's own.
+    pub allocated: u64,
+    /// Bytes described.
+    pub bytes: u64,
+    /// Calls refused.
+    pub errors: u64,
 }
 
 /// System calls that import no vector.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Plain {
     calls: u64,
     bytes: u64,
 }
 
 /// Everything a workload did.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    imports: BTreeMap<&'static str, Imports>,
-    plain: BTreeMap<&'static str, Plain>,
+    imports: BTreeMap<String, Imports>,
+    plain: BTreeMap<String, Plain>,
+    /// By name, as the kernel counts them at `sys_enter_NAME`: it leaves out those of 32 bits.
+    syscalls: BTreeMap<String, u64>,
 }
 
 impl Tally {
     /// A vector was imported.
-    pub fn imported(&mut self, path: &'static str, segments: usize, bytes: usize) {
+    pub fn imported(&mut self, path: &str, segments: usize, bytes: usize) {
         self.asked(path, segments).bytes += bytes as u64;
     }
 
     /// A vector was refused by the import itself.
-    pub fn refused(&mut self, path: &'static str, segments: usize) {
+    pub fn refused(&mut self, path: &str, segments: usize) {
         self.asked(path, segments).errors += 1;
     }
 
+    /// A system call with a vector was made.
+    pub fn made(&mut self, abi: Abi, call: &str) {
+        if abi == Abi::Native {
+            *self.syscalls.entry(call.to_owned()).or_default() += 1;
+        }
+    }
+
     /// A system call without a vector was made.
-    pub fn plain(&mut self, call: &'static str, bytes: usize) {
-        let row = self.plain.entry(call).or_default();
+    pub fn plain(&mut self, call: &str, bytes: usize) {
+        let row = self.plain.entry(call.to_owned()).or_default();
         row.calls += 1;
         row.bytes += bytes as u64;
     }
 
-    fn asked(&mut self, path: &'static str, segments: usize) -> &mut Imports {
-        let row = self.imports.entry(path).or_default();
+    /// What another did, too.
+    pub fn add(&mut self, other: Tally) {
+        for (path, more) in other.imports {
+            let row = self.imports.entry(path).or_default();
+            row.calls += more.calls;
+            row.single += more.single;
+            row.segments += more.segments;
+            row.allocated += more.allocated;
+            row.bytes += more.bytes;
+            row.errors += more.errors;
+        }
+        for (call, more) in other.plain {
+            let row = self.plain.entry(call).or_default();
+            row.calls += more.calls;
+            row.bytes += more.bytes;
+        }
+        for (call, more) in other.syscalls {
+            *self.syscalls.entry(call).or_default() += more;
+        }
+    }
+
+    /// What was imported on a path.
+    pub fn imports(&self, path: &str) -> Imports {
+        self.imports.get(path).copied().unwrap_or_default()
+    }
+
+    /// The paths on which something was imported.
+    pub fn paths(&self) -> impl Iterator<Item = &str> {
+        self.imports.keys().map(String::as_str)
+    }
+
+    /// Vectored system calls of 64 bits, by name.
+    pub fn syscalls(&self) -> BTreeMap<String, u64> {
+        self.syscalls.clone()
+    }
+
+    fn asked(&mut self, path: &str, segments: usize) -> &mut Imports {
+        let row = self.imports.entry(path.to_owned()).or_default();
         row.calls += 1;
         if segments <= MAX_SEGMENTS {
             row.single += u64::from(segments == 1);
@@ -72,7 +126,7 @@ impl Tally {
                 "calls": row.calls,
                 "single": row.single,
                 "segments": row.segments,
-                "allocated": (*path != "io_uring").then_some(row.allocated),
+                "allocated": (path != "io_uring").then_some(row.allocated),
                 "bytes": row.bytes,
                 "errors": row.errors,
             })

@@ -5,10 +5,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 
-use super::{Name, Options, Work, make};
-use crate::tally::Tally;
+use crate::{
+    tally::Tally,
+    work::{Name, Setup, Work, make},
+};
 
 /// What, times in a round, segments, bytes of each, over TCP. Of 100 vectors in a round, 60 have one segment.
 #[rustfmt::skip]
@@ -39,15 +41,14 @@ const ROUND: &[(Name, u32, usize, usize, bool)] = &[
 ];
 
 /// Rounds, with a breath between two, until the time is over.
-pub fn run(options: &Options, tally: &mut Tally) -> Result<()> {
-    ensure!((0.0..1e9).contains(&options.seconds), "--seconds {}: not a time", options.seconds);
-    let end = Instant::now() + Duration::from_secs_f64(options.seconds);
+pub fn run(setup: &Setup, duration: Duration, tally: &mut Tally) -> Result<()> {
+    let start = Instant::now();
     let mut works: Vec<(u32, Box<dyn Work>)> = Vec::new();
     for &(name, times, segments, bytes, tcp) in ROUND {
-        let options = Options { segments, bytes, tcp, file: None, ..options.clone() };
-        works.push((times, make(name, &options)?));
+        let setup = Setup { segments, bytes, tcp, file: None, ..setup.clone() };
+        works.push((times, make(name, &setup)?));
     }
-    while Instant::now() < end {
+    while start.elapsed() < duration {
         for (times, work) in &mut works {
             for _ in 0..*times {
                 work.once(tally)?;
@@ -61,21 +62,13 @@ pub fn run(options: &Options, tally: &mut Tally) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::abi::Abi;
 
     #[test]
     fn six_vectors_of_ten_have_one_segment() {
         let mut tally = Tally::default();
-        let options = Options {
-            work: Name::Mix,
-            count: 0,
-            segments: 1,
-            bytes: 1,
-            file: None,
-            tcp: false,
-            seconds: 0.01,
-            json: false,
-        };
-        run(&options, &mut tally).unwrap();
+        let setup = Setup { segments: 1, bytes: 1, absent: false, abi: Abi::Native, file: None, tcp: false };
+        run(&setup, Duration::from_millis(10), &mut tally).unwrap();
         let rows = tally.json();
         let sum = |key: &str| -> u64 {
             rows["imports"].as_array().unwrap().iter().map(|row| row[key].as_u64().unwrap()).sum()
