@@ -4,7 +4,7 @@
 //! read at every start.
 //!
 //! Whatever the file says, reading it takes time in proportion to its length (and its logarithm, to sort) and no
-//! more memory than 16 times its length.
+//! more memory than 16 times its length. A question by name touches the functions that have it.
 
 use std::collections::HashMap;
 use std::ops::Range;

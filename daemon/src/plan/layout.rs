@@ -1,5 +1,7 @@
 //! Where `struct iov_iter` keeps its kind, from BTF.
 
+use std::collections::BTreeSet;
+
 use super::btf::Btf;
 use super::{IterLayout, Kind, PlanError};
 
@@ -30,5 +32,9 @@ pub fn iter(btf: &Btf<'_>) -> Result<IterLayout, PlanError> {
         })
         .collect::<Result<Vec<_>, _>>()?;
     kinds.sort_by_key(|kind| kind.value);
+    let names: BTreeSet<_> = kinds.iter().map(|kind| &kind.name).collect();
+    if names.len() < kinds.len() || !kinds.is_sorted_by(|one, next| one.value < next.value) {
+        return Err(PlanError::NoLayout { what: "enum iter_type with distinct members" });
+    }
     Ok(IterLayout { kind_offset, kinds, ignored_bits })
 }

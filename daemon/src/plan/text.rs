@@ -57,6 +57,8 @@ pub struct Reference<'a> {
 pub struct Reader<'a> {
     symbols: &'a Symbols<'a>,
     text: &'a [Text<'a>],
+    /// Every text by its start, and the farthest end of it and those before it.
+    order: Vec<(Text<'a>, u64)>,
     /// Every function of the kernel is in one of these, which are sorted and apart.
     known: Vec<Range<u64>>,
 }
@@ -75,7 +77,14 @@ impl<'a> Reader<'a> {
             }
             joined
         });
-        Reader { symbols, text, known }
+        let mut order: Vec<_> = text.iter().map(|&text| (text, 0)).collect();
+        order.sort_by_key(|(text, _)| text.address);
+        let mut farthest = 0;
+        for (text, end) in &mut order {
+            farthest = farthest.max(text.address.saturating_add(text.bytes.len() as u64));
+            *end = farthest;
+        }
+        Reader { symbols, text, order, known }
     }
 
     /// Whether all of a range was given.
@@ -128,7 +137,10 @@ impl<'a> Reader<'a> {
 
     /// Whether the function at this address has an entry for ftrace of its own.
     pub fn has_ftrace_entry(&self, address: u64) -> bool {
-        let entry = self.text.iter().find_map(|text| text.from(address, u64::MAX));
+        let after = self.order.partition_point(|(text, _)| text.address <= address);
+        // The first of these but where texts overlap.
+        let mut near = self.order[..after].iter().rev().take_while(|(_, farthest)| address < *farthest);
+        let entry = near.find_map(|(text, _)| text.from(address, u64::MAX));
         entry.is_some_and(|entry| arch::has_ftrace_entry(entry, address, |to| self.is_tracer(to)))
     }
 

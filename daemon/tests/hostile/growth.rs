@@ -7,8 +7,8 @@ use std::time::Duration;
 use iotrace::plan::btf::Btf;
 use iotrace::plan::kallsyms::Symbols;
 use iotrace::plan::kcore::Segments;
-use iotrace::plan::plan;
 use iotrace::plan::text::{Reader, Text};
+use iotrace::plan::{Mechanism, plan};
 
 use crate::fixture::{CORE, Types, btf, core_file};
 use crate::meter::cost;
@@ -250,4 +250,33 @@ fn plans_take_time_by_their_length() {
             );
         }
     }
+}
+
+/// As many texts as a kernel has modules, each with a function that is traced and calls a target.
+#[test]
+fn many_texts_are_told_apart_at_once() {
+    let make = |count: usize| {
+        let mut kallsyms = format!("{CORE:x} T _stext\n{:x} T _etext\n", CORE + 0x1000);
+        let mut texts = vec![(TARGET, vec![0x90; 0x80])];
+        for number in 0..count {
+            let start = CORE + 0x1000 * (number as u64 + 1);
+            let next = start + 10;
+            let call = (TARGET.wrapping_sub(next) as u32).to_le_bytes();
+            texts.push((start, [&[0x0f, 0x1f, 0x44, 0, 0, 0xe8], &call[..], &[0x90; 6]].concat()));
+            let _ = writeln!(kallsyms, "{start:x} t f\t[m{number}]");
+        }
+        let _ = write!(kallsyms, "{TARGET:x} T import_iovec\n{:x} T next\n", TARGET + 0x80);
+        (kallsyms, texts)
+    };
+    let btf = btf();
+    let btf = Btf::parse(&btf).unwrap();
+    grows(1000, make, |(kallsyms, texts)| {
+        let symbols = Symbols::parse(kallsyms.as_bytes()).unwrap();
+        let text: Vec<_> =
+            texts.iter().map(|(address, bytes)| Text { address: *address, bytes, module: None }).collect();
+        let plan = plan(&symbols, &btf, &text).unwrap();
+        let traps =
+            plan.targets[0].sites.iter().filter(|site| matches!(site.mechanism, Mechanism::Trap { .. }));
+        assert_eq!(traps.count(), texts.len() - 1);
+    });
 }
