@@ -8,6 +8,7 @@ pub mod kallsyms;
 pub mod kcore;
 mod layout;
 mod site;
+mod syscall;
 mod target;
 pub mod text;
 

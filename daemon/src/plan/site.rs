@@ -9,7 +9,8 @@ use iotrace_common::site::{FENTRIES, SYSCALLS};
 use super::arch_x86_64::REGISTER_ARGUMENTS;
 use super::btf::Btf;
 use super::kallsyms::{Symbol, Symbols};
-use super::target::{Found, Reach, Shape, iter_shape, syscall_segments};
+use super::syscall::{self, Bodies};
+use super::target::{Found, Reach, Shape, iter_shape};
 use super::text::{Reader, Reference};
 use super::{Arguments, Mechanism, Site, Target};
 
@@ -40,6 +41,7 @@ pub fn find(
         })
         .collect();
     let wrappers = wrappers(symbols, btf, reader, &references);
+    let bodies = syscall::bodies(symbols, btf, reader, &references);
 
     let mut targets: Vec<_> = found
         .into_iter()
@@ -55,7 +57,7 @@ pub fn find(
                     let sites: Vec<_> = calls
                         .flat_map(|reference| {
                             let site = site(found.symbol, reader, &wrappers, reference, shape);
-                            climb(symbols, btf, reader, site)
+                            climb(&bodies, reference.function.address, site)
                         })
                         .collect();
                     let reason = sites.is_empty().then_some(NOT_FOUND);
@@ -121,7 +123,7 @@ fn wrappers(
         if function.module.is_some() {
             return Err("it is a tail jump in a module");
         }
-        if symbols.named(function.name).count() != 1 {
+        if symbols.named(function.name).nth(1).is_some() {
             return Err("it is a tail jump, and several functions have its caller's name");
         }
         match prototype.as_ref().and_then(|prototype| iter_shape(prototype, false)) {
@@ -173,44 +175,28 @@ fn site(
     }
 }
 
-/// The third argument of a system call is in the same register in 64-bit and in 32-bit calls.
-const SYSCALL_SEGMENTS: u8 = 2;
-
-/// The body of a system call that imports is declared `inline`, which in the kernel means notrace too, though it
-/// stands out of line (`__do_sys_vmsplice`). The functions around it, for 64-bit and 32-bit calls, can be traced.
-fn climb(symbols: &Symbols<'_>, btf: &Btf<'_>, reader: &Reader<'_>, site: Site) -> Vec<Site> {
-    let notrace = matches!(&site.mechanism, Mechanism::Unavailable { reason } if reason == NOTRACE);
-    let (Some(call), Arguments::Import { path, .. }) =
-        (site.symbol.strip_prefix("__do_sys_"), site.arguments)
-    else {
+/// For an import in a system call's body that cannot be probed, the sites around it.
+fn climb(bodies: &Bodies, function: u64, site: Site) -> Vec<Site> {
+    let (Some(around), Arguments::Import { path, .. }) = (bodies.get(&function), site.arguments) else {
         return vec![site];
     };
-    let prototype = btf.prototypes(&[&site.symbol]).pop().flatten();
-    if !notrace || prototype.as_ref().and_then(syscall_segments) != Some(SYSCALL_SEGMENTS) {
+    if around.is_empty() {
         return vec![site];
     }
-    let around = ["__x64_sys_", "__ia32_sys_"].map(|prefix| format!("{prefix}{call}"));
-    let around: Vec<_> = around
-        .iter()
-        .filter_map(|name| symbols.address_of(name).map(|address| (name, address)))
-        .filter(|&(_, address)| reader.has_ftrace_entry(address))
-        .map(|(name, address)| Site {
-            symbol: name.clone(),
-            module: None,
-            offset: 0,
-            address,
-            mechanism: Mechanism::Fexit,
-            arguments: Arguments::Import {
-                segments: SYSCALL_SEGMENTS,
-                fast: 0,
-                path,
-                by_syscall: false,
-                pointer: false,
-            },
-            rank: site.rank,
-        })
-        .collect();
-    if around.is_empty() { vec![site] } else { around }
+    // How many segments fit the caller's own array is not known there.
+    let fast = 0;
+    let arguments =
+        Arguments::Import { segments: syscall::SEGMENTS, fast, path, by_syscall: false, pointer: false };
+    let sites = around.iter().map(|(symbol, address)| Site {
+        symbol: symbol.clone(),
+        module: None,
+        offset: 0,
+        address: *address,
+        mechanism: Mechanism::Fexit,
+        arguments,
+        rank: site.rank,
+    });
+    sites.collect()
 }
 
 /// Leaves the first sites of that mechanism, hot ones first, and takes the others out.

@@ -1,5 +1,6 @@
 //! The functions of the iov_iter layer. Their names are here and nowhere else.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use super::arch_x86_64::REGISTER_ARGUMENTS;
@@ -173,12 +174,15 @@ pub fn lib_text(symbols: &Symbols<'_>) -> Result<Range<u64>, PlanError> {
 pub fn find(symbols: &Symbols<'_>, btf: &Btf<'_>, reader: &Reader<'_>, lib: &Range<u64>) -> Vec<Found> {
     let prototypes = btf.prototypes(&TABLE.map(|entry| entry.symbol));
     let entries = TABLE.iter().zip(prototypes);
+    let mut taken = BTreeSet::new();
     entries
         .filter_map(|(entry, prototype)| {
             let mut all = symbols.named(entry.symbol).filter(|symbol| symbol.module.is_none());
             let address = all.next()?.address;
             let reach = if all.next().is_some() {
                 Reach::Not("several functions have this name")
+            } else if !taken.insert(address) {
+                Reach::Not("another target has its address")
             } else {
                 reach(entry, prototype.as_ref(), lib.contains(&address), || reader.has_ftrace_entry(address))
             };

@@ -280,3 +280,69 @@ fn many_texts_are_told_apart_at_once() {
         assert_eq!(traps.count(), texts.len() - 1);
     });
 }
+
+#[test]
+fn calls_in_a_system_call() {
+    // n calls in one function named __do_sys_x, n BTF functions.
+    let make = |size: usize| {
+        let mut kernel = searched(size, &[0xe8, 0, 0, 0, 0], 1 << 19);
+        kernel.kallsyms =
+            kernel.kallsyms.replace("f0.cold", "__do_sys_x").replace("T _stext", "T __do_sys_x");
+        let mut types = Types::default();
+        let long = types.add("unsigned long", (1, 0), 8, &[64]);
+        let byte = types.add("u8", (1, 0), 1, &[8]);
+        types.structure("iov_iter", 4, &[("iter_type", byte, 0), ("count", long, 64)]);
+        let name = types.name("ITER_UBUF");
+        types.add("iter_type", (6, 1), 4, &[name, 0]);
+        for i in 0..size / 5 {
+            types.function(&format!("f{i}"), 0, &[]);
+        }
+        (kernel, types.file())
+    };
+    let lib = [0x90; 0x80];
+    grows(2000, make, |(kernel, btf)| {
+        let btf = Btf::parse(btf).unwrap();
+        let symbols = Symbols::parse(kernel.kallsyms.as_bytes()).unwrap();
+        let text = [
+            Text { address: CORE, bytes: &kernel.bytes, module: None },
+            Text { address: TARGET, bytes: &lib, module: None },
+        ];
+        plan(&symbols, &btf, &text).unwrap();
+    });
+}
+
+#[test]
+fn functions_of_one_name() {
+    let make = |size: usize| {
+        let mut kernel = searched(
+            size,
+            &[0x0f, 0x1f, 0x44, 1, 0, 0xe9, 0, 0, 0, 0, 0x90, 0x90, 0x90, 0x90, 0x90, 0x90],
+            16,
+        );
+        for at in (0..size).step_by(16) {
+            if at + 16 <= size {
+                kernel.bytes[at + 3] = 0;
+            }
+        }
+        let mut kallsyms = format!("{CORE:x} T _stext\n{:x} T _etext\n", CORE + size as u64);
+        for start in (0..size).step_by(16) {
+            kallsyms.push_str(&format!("{:x} t same\n", CORE + start as u64));
+        }
+        kallsyms.push_str(&format!("{TARGET:x} T _copy_to_iter\n{:x} T next\n", TARGET + 0x80));
+        kernel.kallsyms = kallsyms;
+        kernel
+    };
+    let lib = [0x90; 0x80];
+    let btf = btf();
+    let btf = Btf::parse(&btf).unwrap();
+    grows(64000, make, |kernel| {
+        let symbols = Symbols::parse(kernel.kallsyms.as_bytes()).unwrap();
+        let text = [
+            Text { address: CORE, bytes: &kernel.bytes, module: None },
+            Text { address: TARGET, bytes: &lib, module: None },
+        ];
+        let plan = plan(&symbols, &btf, &text).unwrap();
+        let sites: usize = plan.targets.iter().map(|t| t.sites.len()).sum();
+        assert!(sites > 1000);
+    });
+}

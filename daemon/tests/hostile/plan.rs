@@ -70,8 +70,8 @@ fn planned(kernel: &Kernel) -> Option<Plan> {
 fn confirm(plan: &Plan, symbols: &Symbols<'_>, text: &[Text<'_>]) {
     let oracle = Oracle::new(symbols, text);
     let reader = Reader::new(symbols, text);
+    let mut trapped = Vec::new();
     for target in &plan.targets {
-        let mut trapped = Vec::new();
         for site in &target.sites {
             let (function, _) = symbols.enclosing(site.address).unwrap();
             match site.mechanism {
@@ -91,11 +91,11 @@ fn confirm(plan: &Plan, symbols: &Symbols<'_>, text: &[Text<'_>]) {
                 }
             }
         }
-        let found = trapped.len();
-        trapped.sort_unstable();
-        trapped.dedup();
-        assert_eq!(trapped.len(), found);
     }
+    let found = trapped.len();
+    trapped.sort_unstable();
+    trapped.dedup();
+    assert_eq!(trapped.len(), found, "no two probes on one call");
     let kinds = &plan.iter.kinds;
     assert!(kinds.len() <= 32 && kinds.is_sorted_by(|one, next| one.value < next.value));
 }
