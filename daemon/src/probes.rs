@@ -167,7 +167,7 @@ impl Probes {
         }
         for held in &mut self.held {
             if let Some(place) = jobs.iter().position(|job| job.is_same_site(&held.job)) {
-                held.job.row = jobs.swap_remove(place).row;
+                held.job.row = jobs.remove(place).row;
                 states.set(held.job.row, State::Attached, String::new());
             }
         }
