@@ -26,6 +26,8 @@ pub const RETURNS_ALL: u8 = 1;
 pub const RETURNS_NOTHING: u8 = 2;
 /// [`Site::returns`]: the function returns a pointer, or a negative error.
 pub const RETURNS_POINTER: u8 = 3;
+/// [`Site::returns`]: the function returns 0 if it did all bytes, or a negative error.
+pub const RETURNS_ZERO: u8 = 4;
 
 /// [`Site::flags`]: the system call in progress names the path; [`Site::target`] is only for when there is none.
 pub const BY_SYSCALL: u8 = 1;

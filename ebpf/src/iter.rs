@@ -11,7 +11,7 @@ use iotrace_common::{
     flight::Flight,
     iter::{COUNTED, NANOS_BUCKETS, ONE, nanos_bucket, walked},
     lost::Lost,
-    site::{KEEPS, RETURNS_ALL, RETURNS_BYTES, Site},
+    site::{KEEPS, RETURNS_ALL, RETURNS_BYTES, RETURNS_ZERO, Site},
     who,
 };
 
@@ -132,6 +132,7 @@ fn leave<A: Add>(site: &Site, key: u64, result: u64, now: u64) {
         RETURNS_BYTES if (result as i64) < 0 => 0,
         RETURNS_BYTES => result,
         RETURNS_ALL => u64::from(result & 0xff != 0) * call.asked,
+        RETURNS_ZERO => u64::from(result as u32 == 0) * call.asked,
         _ => call.asked,
     };
     let nanos = now.wrapping_sub(call.start);

@@ -192,6 +192,8 @@ pub enum Returns {
     Bytes,
     /// Whether all bytes were done (`bool`).
     All,
+    /// 0 if all bytes were done, or a negative error (`int`).
+    Zero,
     /// Nothing.
     Nothing,
 }

@@ -17,6 +17,9 @@ pub const SEGMENTS: u8 = 2;
 const BODY: &str = "__do_sys_";
 const AROUND: [&str; 2] = ["__x64_sys_", "__ia32_sys_"];
 
+/// System calls whose third argument is the segment count: their arguments are ABI.
+const KNOWN: [&str; 2] = ["vmsplice", "process_madvise"];
+
 /// By the address of a body, the functions around it that can be traced.
 pub type Bodies = BTreeMap<u64, Vec<(String, u64)>>;
 
@@ -36,10 +39,11 @@ pub fn bodies(
         .collect();
     let names: Vec<&str> = callers.values().copied().collect();
     let prototypes = btf.prototypes(&names);
-    let known = callers
-        .into_iter()
-        .zip(prototypes)
-        .filter(|(_, prototype)| prototype.as_ref().and_then(syscall_segments) == Some(SEGMENTS));
+    let known = callers.into_iter().zip(prototypes).filter(|((_, name), prototype)| match prototype {
+        Some(prototype) => syscall_segments(prototype) == Some(SEGMENTS),
+        // Debian's 5.10 has no types for what is notrace.
+        None => KNOWN.iter().any(|known| name.strip_prefix(BODY) == Some(known)),
+    });
     known
         .map(|((body, name), _)| {
             let around = AROUND.iter().filter_map(|around| {

@@ -83,6 +83,7 @@ pub(super) fn kernel_site(job: &Job, address: u64, state: u8) -> site::Site {
             returns: match returns {
                 Returns::Bytes => site::RETURNS_BYTES,
                 Returns::All => site::RETURNS_ALL,
+                Returns::Zero => site::RETURNS_ZERO,
                 Returns::Nothing => site::RETURNS_NOTHING,
             },
             arguments: count,
