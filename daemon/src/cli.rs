@@ -52,6 +52,18 @@ pub enum Command {
     /// One line for each thing that is needed and for each place where a probe would sit, with the reason where
     /// there is none. Attaches the probes for a moment to find out.
     Check(Check),
+    /// Compare what is counted with what happened, to the last unit.
+    ///
+    /// Runs loads that know their own numbers, one for each path, with calls of 64 and of 32 bits, and for each kind
+    /// of iterator that can be had here. Tells for each whether it was counted exactly, and for system calls whether
+    /// the kernel's own count agrees.
+    Selftest(Selftest),
+    /// Do I/O in exactly known numbers.
+    #[command(
+        hide = true,
+        after_help = "Exit codes: 0 done, 1 failure, or not possible here, 2 usage error."
+    )]
+    Load(iotrace_load::Options),
 }
 
 /// Options of `iotrace daemon`.
@@ -117,6 +129,17 @@ impl Top {
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(after_help = "Exit codes: 0 all sites can be measured, 1 some, 2 none, or a usage error.")]
 pub struct Check {
+    /// How to show it.
+    #[arg(short, long, value_name = "FORMAT", default_value = "text")]
+    pub output: CheckOutput,
+}
+
+/// Options of `iotrace selftest`.
+#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[command(
+    after_help = "Exit codes: 0 nothing is wrong, 1 something is, 2 usage error, or nothing can be measured here."
+)]
+pub struct Selftest {
     /// How to show it.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: CheckOutput,

@@ -18,6 +18,7 @@ use crate::{
     kernel,
     measure::Measure,
     probes::Scope,
+    selftest,
     snapshot::{Delta, Probe, State},
     top,
     totals::Rows,
@@ -26,7 +27,8 @@ use crate::{
 
 /// The exit code of a failure: 2 where nothing can be traced or what the options name is not there, 1 otherwise.
 pub fn failure(error: &Error) -> ExitCode {
-    let nothing = error.is::<TracerError>() || error.is::<FilterError>();
+    let nothing =
+        error.is::<TracerError>() || error.is::<FilterError>() || error.is::<iotrace_load::Misuse>();
     if nothing { cli::NOTHING.into() } else { ExitCode::FAILURE }
 }
 
@@ -148,6 +150,35 @@ pub fn check(options: &cli::Check) -> Result<ExitCode> {
         eprintln!("iotrace: {error:#}");
     }
     Ok(report.exit_code().into())
+}
+
+/// `iotrace selftest`.
+///
+/// # Errors
+/// Why nothing can be traced, or no load can be run.
+pub fn selftest(options: &cli::Selftest) -> Result<ExitCode> {
+    let mut measure = Measure::start(Scope { follow: true, ..Scope::default() })?;
+    if measure.probes().iter().all(|probe| probe.state != State::Attached) {
+        measure.stop();
+        return Err(TracerError::Nothing.into());
+    }
+    let rows = selftest::run(&mut measure);
+    if let Ok(rows) = &rows {
+        print(&match options.output {
+            CheckOutput::Text => selftest::text(rows),
+            CheckOutput::Json => format!("{:#}\n", selftest::json(rows)),
+        });
+    }
+    measure.stop();
+    Ok(selftest::exit_code(&rows?).into())
+}
+
+/// `iotrace load`.
+///
+/// # Errors
+/// What could not be done.
+pub fn load(options: &iotrace_load::Options) -> Result<ExitCode> {
+    iotrace_load::perform(options)
 }
 
 fn print_report(report: &CheckReport, output: CheckOutput) {

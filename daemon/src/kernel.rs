@@ -271,6 +271,21 @@ pub fn perf_event_paranoid() -> Option<i32> {
     fs::read_to_string("/proc/sys/kernel/perf_event_paranoid").ok()?.trim().parse().ok()
 }
 
+/// The number of a tracepoint, by which the kernel's own counters know it.
+///
+/// # Errors
+/// Why it cannot be read.
+pub fn tracepoint(group: &str, name: &str) -> Result<u64, String> {
+    const FOLDERS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
+    let read = |folder: &str| {
+        let path = format!("{folder}/events/{group}/{name}/id");
+        let text = fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        text.trim().parse().map_err(|_| format!("{path} holds no number"))
+    };
+    let [first, second] = FOLDERS;
+    read(first).or_else(|why| read(second).map_err(|_| why))
+}
+
 /// The kernel's release, as `uname -r`.
 pub fn release() -> String {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

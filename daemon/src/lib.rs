@@ -22,6 +22,7 @@ pub mod plan;
 pub mod printable;
 pub mod privileges;
 pub mod probes;
+pub mod selftest;
 pub mod shared;
 pub mod snapshot;
 pub mod top;

@@ -24,6 +24,8 @@ fn main() -> ExitCode {
         Command::Daemon(options) => commands::daemon(&options),
         Command::Top(options) => commands::top(&options),
         Command::Check(options) => commands::check(&options),
+        Command::Selftest(options) => commands::selftest(&options),
+        Command::Load(options) => commands::load(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("iotrace: {error:#}");

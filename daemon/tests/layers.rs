@@ -20,6 +20,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("clap", &["cli.rs", "cli/"]),
     ("caps", &["privileges.rs"]),
     ("sd_notify", &["daemon.rs"]),
+    ("iotrace_load", &["cli.rs", "commands.rs", "selftest.rs", "selftest/"]),
 ];
 
 /// A module, and the only modules of this crate it may name besides itself. What is not listed composes.
@@ -38,6 +39,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("printable", &[]),
     ("privileges", &[]),
     ("probes", &["arch", "filter", "kernel", "plan", "privileges", "shared", "snapshot"]),
+    ("selftest", &["kernel", "measure", "snapshot"]),
     ("shared", &[]),
     ("snapshot", &[]),
     ("top", &["snapshot"]),

@@ -41,7 +41,7 @@ pub struct Options {
     /// Print what was done as JSON
     #[arg(long)]
     pub json: bool,
-    /// Write the outcome to this file descriptor, and print nothing
+    /// Store the outcome in the file of this descriptor, and print nothing
     #[arg(long, value_name = "FD", hide = true)]
     pub report: Option<i32>,
 }

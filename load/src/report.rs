@@ -2,15 +2,15 @@
 
 use std::{
     fs::File,
-    io::{self, Read as _, Seek as _, Write as _},
+    io::{self, Read as _, Seek as _},
     mem::ManuallyDrop,
-    os::fd::{AsRawFd as _, FromRawFd as _},
+    os::fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result, anyhow, ensure};
 use serde::{Deserialize, Serialize};
 
-use crate::{Impossible, sys, tally::Tally};
+use crate::{Impossible, memory::Mapping, sys, tally::Tally};
 
 /// What came of a load.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -49,7 +49,10 @@ impl Outcome {
     }
 }
 
-/// A file in memory that a child inherits and writes its outcome to.
+/// More than any outcome has.
+const ROOM: usize = 64 << 10;
+
+/// A file in memory that a child inherits and stores its outcome in: a write would be counted with its work.
 #[derive(Debug)]
 pub struct Report(File);
 
@@ -61,7 +64,9 @@ impl Report {
     pub fn new() -> io::Result<Report> {
         // SAFETY: the name is a C string.
         let file = unsafe { sys::call(libc::SYS_memfd_create, [c"iotrace-report".as_ptr() as usize, 0]) }?;
-        Ok(Report(sys::owned(file).into()))
+        let file = File::from(sys::owned(file));
+        file.set_len(ROOM as u64)?;
+        Ok(Report(file))
     }
 
     /// What a child is to be given as `--report`.
@@ -76,15 +81,23 @@ impl Report {
     pub fn read(mut self) -> Result<Outcome> {
         let mut text = Vec::new();
         self.0.rewind().and_then(|()| self.0.read_to_end(&mut text)).context("cannot read the outcome")?;
-        serde_json::from_slice(&text).context("the load died before it told its outcome")
+        let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
+        serde_json::from_slice(&text[..end]).context("the load died before it told its outcome")
     }
 }
 
-/// Writes the outcome to the descriptor that [`Report::number`] named.
+/// Stores the outcome in the file that [`Report::number`] named.
 pub fn hand_over(report: i32, outcome: &Outcome) -> Result<()> {
+    let text = serde_json::to_vec(outcome)?;
+    ensure!(text.len() < ROOM, "the outcome is too long");
     // SAFETY: only lent, and left open.
-    let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(report) });
-    Ok(file.write_all(&serde_json::to_vec(outcome)?)?)
+    let file = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(report) });
+    let room = Mapping::new(Some(&file), 0, ROOM).context("cannot map the report")?;
+    for (offset, byte) in text.into_iter().enumerate() {
+        // SAFETY: `at` checks the place, and the file has as much room as the mapping if `Report::new` made it.
+        unsafe { room.at::<u8>(offset).write_volatile(byte) };
+    }
+    Ok(())
 }
 
 #[cfg(test)]
