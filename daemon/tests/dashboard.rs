@@ -79,7 +79,10 @@ fn the_dashboard_keeps_the_conventions() {
     );
     let panels = dashboard["panels"].as_array().unwrap();
     let rows = panels.iter().filter(|panel| panel["type"] == "row").cloned().collect();
-    assert_eq!(list(&Value::Array(rows), "title"), ["Overview", "Segments", "Cost per kind", "Who", "Agent health"]);
+    assert_eq!(
+        list(&Value::Array(rows), "title"),
+        ["Overview", "Segments", "Cost per kind", "Who", "Agent health"]
+    );
     let mut ids = BTreeSet::new();
     let mut places = BTreeSet::new();
     for panel in panels {

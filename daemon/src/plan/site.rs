@@ -12,7 +12,7 @@ use super::kallsyms::{Symbol, Symbols};
 use super::syscall::{self, Bodies};
 use super::target::{Found, Reach, Shape, iter_shape};
 use super::text::{Reader, Reference};
-use super::{Arguments, Mechanism, Site, Target};
+use super::{Arguments, Instrument, Mechanism, Site, Target};
 
 /// A wrapper does nothing but check its arguments; `simple_copy_to_iter` has 59 bytes.
 const WRAPPER_LIMIT: u64 = 256;
@@ -20,6 +20,7 @@ const WRAPPER_LIMIT: u64 = 256;
 const NOTRACE: &str = "its caller is notrace";
 const TAIL_JUMP: &str = "it is a tail jump: nothing of its caller runs after it";
 const NOT_FOUND: &str = "nothing calls it by name";
+const WITHIN: &str = "only functions call it that are targets themselves";
 
 /// The targets with their sites.
 pub fn find(
@@ -42,6 +43,10 @@ pub fn find(
         .collect();
     let wrappers = wrappers(symbols, btf, reader, &references);
     let bodies = syscall::bodies(symbols, btf, reader, &references);
+    let is_target = |reference: &Reference<'_>| {
+        matches!(wrappers.get(&reference.function.address), Some(Ok(Wrapper { alone: true, .. })))
+    };
+    let (within, references): (Vec<_>, Vec<_>) = references.into_iter().partition(is_target);
 
     let mut targets: Vec<_> = found
         .into_iter()
@@ -60,7 +65,9 @@ pub fn find(
                             climb(&bodies, reference.function.address, site)
                         })
                         .collect();
-                    let reason = sites.is_empty().then_some(NOT_FOUND);
+                    let is_within = within.iter().any(|reference| reference.target == found.address);
+                    let reason = if is_within { WITHIN } else { NOT_FOUND };
+                    let reason = sites.is_empty().then_some(reason);
                     (sites, reason)
                 }
             };
@@ -77,6 +84,18 @@ pub fn find(
             }
         })
         .collect();
+    let alone: BTreeMap<_, _> =
+        within.iter().map(|reference| (reference.function.address, reference)).collect();
+    targets.extend(alone.into_values().filter_map(|Reference { function, .. }| {
+        let wrapper = wrappers.get(&function.address)?.as_ref().ok()?;
+        Some(Target {
+            symbol: function.name.to_owned(),
+            function: function.name.to_owned(),
+            instrument: Instrument::Time,
+            sites: vec![itself(function.name, *function, wrapper.shape)],
+            reason: None,
+        })
+    }));
     limit(&mut targets, &Mechanism::Fentry, FENTRIES);
     limit(&mut targets, &Mechanism::Fexit, SYSCALLS);
     targets
@@ -89,10 +108,18 @@ fn is_within(symbols: &Symbols<'_>, lib: &Range<u64>, function: Symbol<'_>) -> b
         && (lib.contains(&function.address) || whole.is_some_and(|at| lib.contains(&at)))
 }
 
-/// What a function that ends in tail jumps to targets is to be probed by.
-type Wrappers = BTreeMap<u64, Result<Shape, &'static str>>;
+/// A thin function that can be traced and ends in tail jumps to walkers.
+struct Wrapper {
+    shape: Shape,
+    /// It leads to several walkers (`dax_copy_to_iter` to `_copy_to_iter` and `_copy_mc_to_iter`): the name of either
+    /// would be wrong for some calls, so it is a target of its own. Otherwise it stands for the walker.
+    alone: bool,
+}
 
-/// Looks at each function with a tail jump to a walker. A thin one that can be traced stands for the walker.
+/// By address, each function with a tail jump to a walker, or why it cannot be probed instead.
+type Wrappers = BTreeMap<u64, Result<Wrapper, &'static str>>;
+
+/// Looks at each function with a tail jump to a walker.
 fn wrappers(
     symbols: &Symbols<'_>,
     btf: &Btf<'_>,
@@ -116,10 +143,6 @@ fn wrappers(
         if calls || end - function.address > WRAPPER_LIMIT {
             return Err(TAIL_JUMP);
         }
-        // dax_copy_to_iter goes to _copy_to_iter or _copy_mc_to_iter: either name would be wrong for some calls.
-        if references.iter().any(|reference| reference.target != target) {
-            return Err("it is a tail jump, and its caller jumps to other functions too");
-        }
         if function.module.is_some() {
             return Err("it is a tail jump in a module");
         }
@@ -127,7 +150,10 @@ fn wrappers(
             return Err("it is a tail jump, and several functions have its caller's name");
         }
         match prototype.as_ref().and_then(|prototype| iter_shape(prototype, false)) {
-            Some(shape @ Shape::Iter { count, .. }) if count <= REGISTER_ARGUMENTS => Ok(shape),
+            Some(shape @ Shape::Iter { count, .. }) if count <= REGISTER_ARGUMENTS => {
+                let alone = references.iter().any(|reference| reference.target != target);
+                Ok(Wrapper { shape, alone })
+            }
             _ => Err(TAIL_JUMP),
         }
     };
@@ -162,7 +188,7 @@ fn site(
         (Some(_), _) if !reader.is_traceable(function) => unavailable(NOTRACE),
         (Some(after), _) => Mechanism::Trap { after },
         (None, Some(Ok(wrapper))) if matches!(shape, Shape::Iter { .. }) => {
-            return itself(target, function, *wrapper);
+            return itself(target, function, wrapper.shape);
         }
         (None, Some(Err(reason))) => unavailable(reason),
         (None, _) => unavailable(TAIL_JUMP),

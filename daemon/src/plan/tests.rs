@@ -48,6 +48,7 @@ fn every_site_is_found_once() {
             "copy_page_to_iter",
             "iov_iter_zero",
             "csum_and_copy_to_iter",
+            "dax_copy_to_iter",
         ]
     );
     // The part that the compiler split off can be probed, as the whole can.
@@ -69,7 +70,6 @@ fn every_site_is_found_once() {
         sites(&plan, "_copy_to_iter"),
         [
             "simple_copy_to_iter fentry",
-            "dax_copy_to_iter+0xb: it is a tail jump, and its caller jumps to other functions too",
             "tun_do_read+0x5 [tun] trap +5",
             "tun_put+0x5 [tun]: it is a tail jump in a module",
         ]
@@ -79,6 +79,8 @@ fn every_site_is_found_once() {
         ["filemap_read+0x6 trap +5", "filemap_read+0x15 trap +5", "pipe_read+0x10 trap +5",]
     );
     assert_eq!(sites(&plan, "csum_and_copy_to_iter"), ["csum_and_copy_to_iter fentry"]);
+    // It jumps to two walkers.
+    assert_eq!(sites(&plan, "dax_copy_to_iter"), ["dax_copy_to_iter fentry"]);
     assert_eq!(
         sites(&plan, "_copy_from_iter")[0],
         "kernel_read_on+0x131: it is a tail jump: nothing of its caller runs after it"
