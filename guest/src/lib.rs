@@ -3,10 +3,12 @@
 
 pub mod daemon;
 pub mod exposition;
+pub mod findings;
 pub mod http;
 pub mod kernel;
 pub mod process;
 pub mod report;
+pub mod syscalls;
 
 use std::{
     env,

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::report::Report;
+use crate::{findings, report::Report};
 
 /// How often a condition is looked at.
 const LOOK: Duration = Duration::from_millis(20);
@@ -121,7 +121,14 @@ pub fn top(command: &[&str]) -> (i32, Report) {
     let ended = run(&mut iotrace(&arguments), Duration::from_secs(120));
     assert_eq!(ended.stderr, "", "{command:?}");
     println!("top took {:?}", ended.took);
-    (ended.code, Report::parse(&ended.stdout))
+    let report = Report::parse(&ended.stdout);
+    for path in report.imports().keys() {
+        findings::note("path", path);
+    }
+    for (function, kind) in report.walks().keys() {
+        findings::note("kind", &format!("{kind} {function}"));
+    }
+    (ended.code, report)
 }
 
 /// A program in the background, killed when dropped.

@@ -127,6 +127,12 @@ impl Report {
         events.filter(|(_, events)| *events > 0).collect()
     }
 
+    /// The sites that count, each with its target.
+    pub fn attached(&self) -> Vec<[String; 2]> {
+        let rows = array(&self.0, "probes").iter().filter(|row| row["state"] == "attached");
+        rows.map(|row| ["target", "site"].map(|key| text(row, key))).collect()
+    }
+
     /// The sites that do not count, each with target, site, state and reason.
     pub fn missing(&self) -> Vec<[String; 4]> {
         let rows = array(&self.0, "probes").iter();
@@ -216,6 +222,7 @@ mod tests {
     #[test]
     fn what_was_lost_or_is_missing_is_told() {
         assert_eq!(report().lost(), BTreeMap::from([("flight".into(), 2)]));
+        assert_eq!(report().attached(), [["t", "a+1"].map(String::from)]);
         assert_eq!(report().missing(), [["t", "b+1", "unavailable", "notrace"].map(String::from)]);
     }
 

@@ -2,11 +2,14 @@
 
 mod apt;
 mod cpio;
+mod findings;
 mod kernel;
+mod kernels;
 mod modules;
 mod packages;
 mod programs;
 mod qemu;
+mod rigs;
 mod root;
 mod run;
 mod series;

@@ -12,6 +12,7 @@ use crate::workspace;
 const TRIPLE: &str = "x86_64-unknown-linux-gnu";
 
 /// A program and the name it has in a guest.
+#[derive(Clone)]
 pub struct Program {
     /// Its file name there.
     pub name: String,

@@ -1,18 +1,21 @@
 //! `cargo xtask test`: all tests, on the host and in guests.
 
+use std::collections::BTreeMap;
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::findings::{Findings, Output};
 use crate::kernel::Kernel;
+use crate::kernels::Page;
 use crate::programs::{self, Program};
 use crate::qemu::Machine;
-use crate::series::Flavour;
+use crate::rigs::{self, RIGS, Rig};
 use crate::vm::{Guest, to_stdout};
 use crate::workspace::{self, run};
-use crate::{setup, tools};
+use crate::{packages, setup, tools};
 
 /// The kernels that every change is tested on: the oldest, two stable ones, the newest.
 const MATRIX: &[&str] = &["5.10", "6.1", "6.12", "7.3"];
@@ -21,8 +24,6 @@ const CYCLES_ON: &str = "6.12";
 const CYCLES: u32 = 50;
 /// For one guest and all of its tests.
 const TIMEOUT: Duration = Duration::from_secs(1200);
-/// Tests that need a guest to themselves: they spoil it.
-const SPOILER: &str = "lockdown";
 
 /// Run all tests: format, lints and unit tests here, the rest in guests with real kernels.
 #[derive(Args)]
@@ -39,6 +40,12 @@ pub struct Options {
     /// Test on these kernels, instead of 5.10, 6.1, 6.12 and 7.3.
     #[arg(long = "kernel", value_name = "SERIES|PATH", conflicts_with = "host_only")]
     kernels: Vec<String>,
+    /// Of the tests in guests, only these programs.
+    #[arg(long = "test", value_name = "NAME", conflicts_with_all = ["host_only", "bless"])]
+    tests: Vec<String>,
+    /// Write what was found to docs/kernels.md, instead of checking it.
+    #[arg(long, conflicts_with = "host_only")]
+    bless: bool,
 }
 
 /// Runs the command.
@@ -53,11 +60,21 @@ pub fn command(options: &Options) -> Result<ExitCode> {
     }
     if !options.host_only {
         setup::guest_tools()?;
-        let (programs, tests) =
+        let (programs, mut tests) =
             stages.time("guest programs", || Ok((programs::build()?, programs::build_tests()?)))?;
+        let unknown = rigs::unknown(&tests);
+        ensure!(unknown.is_empty(), "no test programs of these names: {}", unknown.join(", "));
+        if !options.tests.is_empty() {
+            tests.retain(|test| options.tests.contains(&test.name));
+        }
+        // Some of the tests would see only a part of what all find.
+        let mut page = options.tests.is_empty().then(Page::default);
         let matrix: Vec<String> = MATRIX.iter().map(|&kernel| kernel.into()).collect();
         for name in if options.kernels.is_empty() { &matrix } else { &options.kernels } {
-            sum.add(stages.time(name, || guest_tests(name, &programs, &tests))?);
+            sum.add(stages.time(name, || guest_tests(name, &programs, &tests, page.as_mut()))?);
+        }
+        if let Some(page) = page {
+            sum.add(page_test(&page, options.bless)?);
         }
     }
     stages.print();
@@ -101,63 +118,113 @@ fn host_tests() -> Result<Tally> {
     Ok(sum)
 }
 
-/// Runs every test program in a guest with this kernel.
-fn guest_tests(name: &str, programs: &[Program], tests: &[Program]) -> Result<Tally> {
-    let kernel = Kernel::find(name, Flavour::Cloud)?;
-    let cycles = if name == CYCLES_ON { format!("IOTRACE_CYCLES={CYCLES} ") } else { String::new() };
-    let (spoilers, others): (Vec<_>, Vec<_>) = tests.iter().partition(|test| test.name == SPOILER);
+/// Runs every test program that is for this kernel, in the guests that they need.
+fn guest_tests(
+    name: &str,
+    programs: &[Program],
+    tests: &[Program],
+    page: Option<&mut Page>,
+) -> Result<Tally> {
     let mut sum = Tally::default();
-    for (some, flags) in [(others, ""), (spoilers, " --ignored")] {
-        let line = |test: &&Program| {
-            format!(
-                "echo '== {0} on {name}'; {cycles}/tests/{0} --test-threads=1{flags} || code=1",
-                test.name
-            )
-        };
-        let lines: Vec<_> = some.iter().map(line).collect();
-        let guest = Guest {
-            script: format!("code=0\n{}\nexit $code", lines.join("\n")),
-            machine: Machine {
-                smp: 2,
-                mem: "2G".into(),
-                icount: false,
-                forwards: Vec::new(),
-                append: Vec::new(),
-                timeout: TIMEOUT,
-            },
-            programs,
-            tests,
-            files: &[],
-            tree: None,
-            modules: &[],
-        };
-        let mut text = Vec::new();
-        let code = guest.run(&kernel, |bytes| {
-            to_stdout(bytes);
-            text.extend_from_slice(bytes);
-        });
-        let text = String::from_utf8_lossy(&text);
-        let mut tally = Tally::of(&text);
-        // Each program must have come to its end, and have had something to test.
-        let idle =
-            some.len().saturating_sub(results(&text).filter(|part| part.passed + part.failed > 0).count());
-        tally.failed += idle;
-        match code {
-            Ok(0) => {}
-            Ok(code) if tally.failed == 0 => {
-                eprintln!("test: the guest's exit code is {code}");
-                tally.failed = 1;
-            }
-            Ok(_) => {}
-            Err(error) => {
-                eprintln!("test: {error:#}");
-                tally.failed = tally.failed.max(1);
-            }
+    let mut found: BTreeMap<String, (Findings, usize)> = BTreeMap::new();
+    for rig in RIGS {
+        let some = rig.tests(name, tests);
+        if some.is_empty() {
+            continue;
         }
+        let kernel = Kernel::find(name, rig.flavour)?;
+        eprintln!("test: {name}: {}", rig.name);
+        let (findings, failed) = found.entry(kernel.label.clone()).or_default();
+        let tally = rig_tests(rig, &kernel, programs, &some, findings)?;
+        *failed += tally.failed;
+        println!(
+            "{} ({}), {}: {} passed, {} failed\n",
+            kernel.label, kernel.release, rig.name, tally.passed, tally.failed
+        );
         sum.add(tally);
     }
-    println!("{name} ({}): {} passed, {} failed\n", kernel.release, sum.passed, sum.failed);
+    if let Some(page) = page {
+        // After failures something is missing, and they tell of it.
+        for (label, (findings, _)) in found.iter().filter(|(_, (_, failed))| *failed == 0) {
+            page.add(label, findings)?;
+        }
+    }
     Ok(sum)
+}
+
+/// Runs `some` test programs in one guest.
+fn rig_tests(
+    rig: &Rig,
+    kernel: &Kernel,
+    programs: &[Program],
+    some: &[(&Program, bool)],
+    findings: &mut Findings,
+) -> Result<Tally> {
+    let cycles = if kernel.label == CYCLES_ON { format!("IOTRACE_CYCLES={CYCLES} ") } else { String::new() };
+    let mut script = String::from("code=0\n");
+    if rig.check {
+        script += Findings::CHECK;
+        script.push('\n');
+    }
+    for (test, ignored) in some {
+        let flags = if *ignored { " --ignored" } else { "" };
+        script += &format!(
+            "echo '== {0} on {1}'; {cycles}/tests/{0} --test-threads=1{flags} || code=1\n",
+            test.name, kernel.label
+        );
+    }
+    script += &format!("{}\n{}\nexit $code", rig.last, Findings::SEEN);
+    let tests: Vec<Program> = some.iter().map(|(test, _)| (*test).clone()).collect();
+    let guest = Guest {
+        script,
+        machine: Machine {
+            smp: rig.smp,
+            mem: "2G".into(),
+            icount: false,
+            forwards: Vec::new(),
+            append: Vec::new(),
+            timeout: TIMEOUT,
+        },
+        programs,
+        tests: &tests,
+        files: &[],
+        tree: packages::tree(&rig.packages.iter().map(|&name| name.into()).collect::<Vec<_>>())?,
+        modules: &rig.modules.iter().map(|&name| name.into()).collect::<Vec<_>>(),
+    };
+    let mut output = Output::new(findings);
+    let code = guest.run(kernel, |bytes| output.take(bytes));
+    let text = output.end();
+    let mut tally = Tally::of(&text);
+    // Each program must have come to its end, and have had something to test.
+    let idle = some.len().saturating_sub(results(&text).filter(|part| part.passed + part.failed > 0).count());
+    tally.failed += idle;
+    match code {
+        Ok(0) => {}
+        Ok(code) if tally.failed == 0 => {
+            eprintln!("test: the guest's exit code is {code}");
+            tally.failed = 1;
+        }
+        Ok(_) => {}
+        Err(error) => {
+            eprintln!("test: {error:#}");
+            tally.failed = tally.failed.max(1);
+        }
+    }
+    Ok(tally)
+}
+
+/// Holds what was found against docs/kernels.md, or writes it there.
+fn page_test(page: &Page, blessed: bool) -> Result<Tally> {
+    let committed = Page::committed();
+    let changed = if blessed { Vec::new() } else { page.changed(&committed) };
+    for line in &changed {
+        println!("docs/kernels.md says something else of {line}");
+    }
+    if !changed.is_empty() {
+        println!("`cargo xtask test --bless` writes docs/kernels.md; what was found is in target/kernels.md");
+    }
+    page.write(committed, blessed)?;
+    Ok(Tally { passed: usize::from(changed.is_empty()), failed: changed.len() })
 }
 
 /// Results of tests.
