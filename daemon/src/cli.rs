@@ -84,6 +84,9 @@ pub struct Daemon {
     /// Leave modules alone that are loaded later, and give up every privilege once all is attached.
     #[arg(long)]
     pub no_follow_modules: bool,
+    /// Do not test at the start, with a few calls on every path, whether they count right.
+    #[arg(long)]
+    pub no_selftest: bool,
     /// How many processes have rows of their own, the heaviest of late.
     #[arg(long, value_name = "N", default_value_t = ROWS, value_parser = only::rows())]
     pub top_k: usize,
@@ -252,6 +255,7 @@ mod tests {
             log: LevelFilter::Info,
             debug_probes: false,
             no_follow_modules: false,
+            no_selftest: false,
             top_k: 50,
             only: Only::default(),
         };

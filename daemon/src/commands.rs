@@ -13,7 +13,7 @@ use log::LevelFilter;
 use crate::{
     check::{self, CheckReport, Fact, Verdict},
     cli::{self, CheckOutput, TopOutput},
-    daemon,
+    daemon::{self, Service},
     filter::{Filter, FilterError},
     kernel,
     measure::Measure,
@@ -50,7 +50,10 @@ pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
     let filter = Filter::resolve(&options.only)?;
     let modules = if options.no_follow_modules { Modules::AtStart } else { Modules::Follow };
     let scope = Scope { filter, follow: false, diagnose: options.debug_probes };
-    daemon::run(options.listen, scope, modules, Rows::Heaviest(options.top_k))?;
+    // What the self-test does may be left out by what the user chose.
+    let selftest = !options.no_selftest && scope.filter == Filter::default();
+    let (listen, rows) = (options.listen, Rows::Heaviest(options.top_k));
+    daemon::run(Service { listen, scope, modules, rows, selftest })?;
     Ok(ExitCode::SUCCESS)
 }
 

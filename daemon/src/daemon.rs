@@ -6,6 +6,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -21,6 +22,7 @@ use tokio::{
 use crate::{
     http, metrics, privileges,
     probes::{KernelLog, Scope},
+    selftest,
     snapshot::State,
     totals::{Rows, Totals},
     tracer::{Modules, Progress, Tracer, TracerError},
@@ -29,17 +31,33 @@ use crate::{
 /// How often the state of the attaching is looked at.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// What the daemon is to do.
+#[derive(Debug)]
+pub struct Service {
+    /// Where to serve.
+    pub listen: SocketAddr,
+    /// What to count.
+    pub scope: Scope,
+    /// Which modules' sites to probe.
+    pub modules: Modules,
+    /// Which processes to show.
+    pub rows: Rows,
+    /// Whether to test at the start what is counted.
+    pub selftest: bool,
+}
+
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// The address that cannot be listened on, or why nothing can be traced.
-pub fn run(listen: SocketAddr, scope: Scope, modules: Modules, rows: Rows) -> Result<()> {
+pub fn run(service: Service) -> Result<()> {
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
-    runtime.block_on(serve(listen, scope, modules, rows))
+    runtime.block_on(serve(service))
 }
 
-async fn serve(listen: SocketAddr, scope: Scope, modules: Modules, rows: Rows) -> Result<()> {
+async fn serve(service: Service) -> Result<()> {
+    let Service { listen, scope, modules, rows, selftest } = service;
     // Before anything slow: a port in use is told at once, and a signal at any time ends in order.
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
@@ -76,6 +94,9 @@ async fn serve(listen: SocketAddr, scope: Scope, modules: Modules, rows: Rows) -
                     if all && tracer.totals.probes().iter().all(|probe| probe.state != State::Attached) {
                         return Err(TracerError::Nothing.into());
                     }
+                    if all && selftest {
+                        test(&tracer.totals);
+                    }
                 }
             }
         }
@@ -86,6 +107,19 @@ async fn serve(listen: SocketAddr, scope: Scope, modules: Modules, rows: Rows) -
     server.await.context("the HTTP server panicked")?;
     tracer.stop();
     Ok(())
+}
+
+/// Tests what is counted, on a thread of its own; it has no privileges, as this one.
+fn test(totals: &Arc<Totals>) {
+    let totals = Arc::clone(totals);
+    let test = move || {
+        if let Err(error) = selftest::at_start(&totals) {
+            log::warn!("self-test: {error:#}");
+        }
+    };
+    if let Err(error) = thread::Builder::new().name("selftest".into()).spawn(test) {
+        log::warn!("self-test: cannot start a thread: {error}");
+    }
 }
 
 /// Passes on what the kernel side says, as long as the daemon runs.

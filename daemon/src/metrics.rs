@@ -128,6 +128,9 @@ impl Exposition<'_> {
     }
 
     fn sites(&self) -> Vec<proto::MetricFamily> {
+        let verified = self.snapshot.verified.iter();
+        let verified =
+            verified.map(|(path, &right)| sample(&names::PATH_VERIFIED, &[path], f64::from(u8::from(right))));
         let lost = self.snapshot.lost.iter();
         let lost = lost.map(|(reason, &events)| sample(&names::LOST, &[reason], events as f64));
         // Two functions of one name may call a target at the same offset.
@@ -148,6 +151,7 @@ impl Exposition<'_> {
             family(metric, coverage.iter().map(|row| sample(metric, &[&row.target], value(row) as f64)))
         };
         vec![
+            family(&names::PATH_VERIFIED, verified),
             family(&names::LOST, lost),
             sites,
             count(&names::TARGET_SITES, |row| row.sites),

@@ -83,6 +83,8 @@ metrics! {
         "Calls of all functions that walk an iov_iter on behalf of the process, by the kind of the iterator, from the sites that are attached."
     PROCESS_ITER_BYTES: Counter "iotrace_process_iter_bytes_total" ["pid" "comm" "unit" "container" "kind"] "bytes"
         "Bytes that the calls of iotrace_process_iter_calls_total did, as far as the functions return them."
+    PATH_VERIFIED: Gauge "iotrace_path_verified" ["path"] "0 or 1"
+        "Whether the self-test at the start found that imports on this path count right, to the last call, segment and byte; absent for paths that it could not take here, and with --no-selftest."
     LOST: Counter "iotrace_lost_total" ["reason"] "events"
         "Events at the probes that are missing from other metrics, whole or in part, by reason."
     SITE_ATTACHED: Gauge "iotrace_site_attached" ["target" "site" "mechanism" "state"] "0 or 1"

@@ -4,6 +4,7 @@
 mod cases;
 mod compare;
 mod report;
+mod start;
 mod syscalls;
 
 use std::{env, ffi::OsString, io, os::unix::process::ExitStatusExt as _};
@@ -19,6 +20,7 @@ use crate::{
 use cases::{IMPORTS, Import, NO_WORK, WALKS, Walk};
 use compare::Numbers;
 pub use report::{Row, State, exit_code, json, text};
+pub use start::at_start;
 use syscalls::{Agreement, Counters};
 
 /// Calls of each load with each number of segments.

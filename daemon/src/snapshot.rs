@@ -23,6 +23,9 @@ pub struct Snapshot {
     /// Processes, the row of all others last; empty where nothing was attributed.
     #[serde(default)]
     pub processes: Vec<Process>,
+    /// Of the paths that the self-test took, whether they count right.
+    #[serde(default)]
+    pub verified: BTreeMap<String, bool>,
     /// Every target's sites and their state.
     pub probes: Vec<Probe>,
 }
@@ -263,6 +266,7 @@ mod tests {
                 Process { pid: Some(7), comm: "dd".into(), imports: 8 * scale, ..Process::default() },
                 Process { comm: Process::OTHER.into(), imports: 2 * scale, ..Process::default() },
             ],
+            verified: BTreeMap::new(),
             probes: vec![Probe {
                 target: "import_iovec".into(),
                 site: "vfs_readv+0xcf".into(),

@@ -11,6 +11,7 @@ use iotrace_common::{
     import::{ImportRecord, Path},
     iter::IterRecord,
     lost::{Lost, LostRecord},
+    who::Counts,
 };
 
 use crate::{
@@ -45,6 +46,7 @@ pub struct Totals {
     states: States,
     programs: Programs,
     attribution: Mutex<Attribution>,
+    verified: Mutex<BTreeMap<String, bool>>,
     since: Instant,
 }
 
@@ -57,6 +59,7 @@ impl Totals {
             Rows::All => Book::of_all(cpus, kinds.clone()),
             Rows::Heaviest(most) => Book::of_heaviest(cpus, kinds.clone(), most),
         };
+        let verified = Mutex::default();
         let attribution = Mutex::new(Attribution::of(processes, handovers, cpus, book));
         Totals {
             imports,
@@ -68,6 +71,7 @@ impl Totals {
             states,
             programs,
             attribution,
+            verified,
             since: Instant::now(),
         }
     }
@@ -84,6 +88,7 @@ impl Totals {
             imports: Path::ALL.iter().map(|&path| self.import(path)).collect(),
             iters: pairs.map(|(function, name, kind)| self.iter(function, name, kind)).collect(),
             processes,
+            verified: self.verified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             lost: Lost::ALL.iter().map(|&reason| (reason.name().to_owned(), self.lost(reason))).collect(),
             probes: self.probes(),
         }
@@ -109,6 +114,16 @@ impl Totals {
     /// when the [waiter](Totals::waiter) says so.
     pub fn drain(&self) {
         self.attribution().drain();
+    }
+
+    /// What one process of this name did so far, as far as it is remembered.
+    pub fn process(&self, tgid: u32, comm: [u8; 16]) -> Counts {
+        self.attribution().process(tgid, comm)
+    }
+
+    /// Notes which paths the self-test found to count right, and which not.
+    pub fn verified(&self, paths: BTreeMap<String, bool>) {
+        *self.verified.lock().unwrap_or_else(PoisonError::into_inner) = paths;
     }
 
     /// To be waited on until there is something to drain.

@@ -39,7 +39,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("printable", &[]),
     ("privileges", &[]),
     ("probes", &["arch", "filter", "kernel", "plan", "privileges", "shared", "snapshot"]),
-    ("selftest", &["kernel", "measure", "snapshot"]),
+    ("selftest", &["kernel", "measure", "snapshot", "totals"]),
     ("shared", &[]),
     ("snapshot", &[]),
     ("top", &["snapshot"]),

@@ -3,8 +3,9 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use iotrace_guest::{
+    daemon::Daemon,
     in_guest, kernel,
-    process::{iotrace, run},
+    process::{eventually, iotrace, run},
 };
 use serde_json::Value;
 
@@ -61,4 +62,22 @@ fn a_load_of_its_own() {
         assert_eq!((ended.code, ended.stdout.as_str()), (code, ""), "{arguments:?}");
         println!("{}", ended.line());
     }
+}
+
+#[test]
+fn a_daemon_tests_itself_when_it_has_attached() {
+    let _alone = in_guest();
+    let mut daemon = Daemon::start_with(19_479, &[]);
+    daemon.attached();
+    assert!(eventually(LIMIT, || daemon.log().contains("self-test:")), "{}", daemon.log());
+    let scrape = daemon.metrics();
+    let verified: Vec<(&str, f64)> = scrape
+        .with("iotrace_path_verified", &[])
+        .map(|sample| (sample.labels["path"].as_str(), sample.value))
+        .collect();
+    for path in ["readv", "writev", "preadv2", "sendmsg", "recvmmsg", "process_vm", "process_vm_remote"] {
+        assert!(verified.contains(&(path, 1.0)), "{path}: {verified:?}; {}", daemon.log());
+    }
+    assert!(verified.iter().all(|(_, value)| *value == 1.0), "{verified:?}; {}", daemon.log());
+    assert_eq!(daemon.end(libc::SIGTERM).code, 0);
 }

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use iotrace_common::who::{NOBODY, SLOTS, Slot};
+use iotrace_common::who::{Counts, NOBODY, SLOTS, Slot};
 
 use crate::{
     pids,
@@ -40,13 +40,23 @@ impl Attribution {
 
     /// The rows at this instant, `other` last.
     pub fn rows(&mut self, now: Duration) -> Vec<Process> {
+        self.look();
+        self.book.rows(now, |tgid| !pids::runs(tgid))
+    }
+
+    /// What one process of this name did so far.
+    pub fn process(&mut self, tgid: u32, comm: [u8; 16]) -> Counts {
+        self.look();
+        self.book.process(tgid, comm)
+    }
+
+    fn look(&mut self) {
         self.drain();
         for cpu in 0..self.live.len() / SLOTS as usize {
             self.read(cpu);
         }
         self.book.look(&self.live);
         self.drain();
-        self.book.rows(now, |tgid| !pids::runs(tgid))
     }
 
     /// To be waited on until there is something to drain.

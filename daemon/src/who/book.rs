@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use iotrace_common::who::{Handover, Slot};
+use iotrace_common::who::{Counts, Handover, Slot};
 
 use super::{Ledger, Processes, rows};
 use crate::{cgroups::Cgroups, snapshot::Process};
@@ -38,6 +38,15 @@ impl Book {
     /// Takes what the slots of all CPUs hold, index `cpu * SLOTS + slot`.
     pub fn look(&mut self, live: &[Slot]) {
         self.processes.look(live);
+    }
+
+    /// What one process of this name did so far, as far as it is remembered.
+    pub fn process(&self, tgid: u32, comm: [u8; 16]) -> Counts {
+        let mut sum = Counts::default();
+        for (_, counts) in self.processes.rows().filter(|(key, _)| key.tgid == tgid && key.comm == comm) {
+            sum.add(counts);
+        }
+        sum
     }
 
     /// The rows of a snapshot, `other` last. `now` is the time since the start; `gone` tells whether a thread

@@ -152,6 +152,7 @@ pub fn snapshot() -> Snapshot {
         iters,
         lost: Lost::ALL.iter().map(|&it| (it.name().to_owned(), u64::from(it == Lost::Flight) * 4)).collect(),
         processes: processes(),
+        verified: [("readv".to_owned(), true), ("vmsplice".to_owned(), false)].into(),
         probes: vec![
             probe("import_iovec", "vfs_readv+0xcf", "trap", State::Attached, ""),
             probe("import_iovec", "vfs_writev+0xbf", "trap", State::Attached, ""),
