@@ -21,11 +21,17 @@ fn fork() -> io::Result<i32> {
 
 /// Waits for the child, and tells whether it ended well.
 fn ended_well(child: i32) -> io::Result<bool> {
+    let status = wait(child)?;
+    Ok(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0)
+}
+
+/// Waits for the child, and tells its status as waitpid(2) does.
+pub fn wait(child: i32) -> io::Result<i32> {
     let mut status = 0;
     loop {
         // SAFETY: the kernel writes one number.
         if unsafe { libc::waitpid(child, &raw mut status, 0) } == child {
-            return Ok(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0);
+            return Ok(status);
         }
         let error = io::Error::last_os_error();
         if error.kind() != io::ErrorKind::Interrupted {
@@ -36,13 +42,18 @@ fn ended_well(child: i32) -> io::Result<bool> {
 
 /// Whether a child that asks says yes, and does not die of it.
 pub fn answers(ask: impl FnOnce() -> bool) -> io::Result<bool> {
+    ended_well(start(|| i32::from(!ask()))?)
+}
+
+/// Starts a child that does this and ends with its exit code; to be waited for.
+pub fn start(work: impl FnOnce() -> i32) -> io::Result<i32> {
     match fork()? {
         0 => {
-            let code = i32::from(!ask());
+            let code = work();
             // SAFETY: ends the child, without what the parent wants done at its own end.
             unsafe { libc::_exit(code) }
         }
-        child => ended_well(child),
+        child => Ok(child),
     }
 }
 

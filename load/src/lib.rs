@@ -5,6 +5,7 @@
 
 mod abi;
 mod async_io;
+mod churn;
 mod exec;
 mod file;
 mod fork;
@@ -12,11 +13,13 @@ mod key;
 mod memory;
 mod mix;
 mod options;
+mod paused;
 mod process;
 mod report;
 mod ring;
 mod socket;
 mod stream;
+mod swarm;
 mod sys;
 mod tally;
 mod uring;

@@ -35,9 +35,12 @@ pub struct Options {
     /// TCP over loopback instead of unix sockets
     #[arg(long)]
     pub tcp: bool,
-    /// How long to do `mix`
+    /// How long to do `mix` or `churn`
     #[arg(long, default_value = "10", value_parser = seconds)]
     pub seconds: Duration,
+    /// What the random choices of `churn` begin with [default: the time]
+    #[arg(long)]
+    pub seed: Option<u64>,
     /// Print what was done as JSON
     #[arg(long)]
     pub json: bool,
@@ -60,6 +63,7 @@ impl Options {
             file: None,
             tcp: false,
             seconds: Duration::from_secs(10),
+            seed: None,
             json: false,
             report: None,
         }

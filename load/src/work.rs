@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 
 use crate::{
-    Misuse, abi::Abi, async_io, exec, file, fork, key, memory::Vector, mix, options::Options, process,
-    socket, stream, tally::Tally, uring,
+    Misuse, abi::Abi, async_io, churn, exec, file, fork, key, memory::Vector, mix, options::Options, paused,
+    process, socket, stream, swarm, tally::Tally, uring,
 };
 
 /// How one work is set up.
@@ -85,6 +85,8 @@ macro_rules! works {
             Kinds,
             /// A bit of everything, for SECONDS
             Mix,
+            /// Random calls of processes that are killed at random, for SECONDS; FILE gets what was begun and ended
+            Churn,
         }
 
         impl Name {
@@ -95,6 +97,7 @@ macro_rules! works {
                     Name::Exact => "exact",
                     Name::Kinds => "kinds",
                     Name::Mix => "mix",
+                    Name::Churn => "churn",
                 }
             }
 
@@ -102,7 +105,7 @@ macro_rules! works {
             fn make(self) -> Option<Make> {
                 match self {
                     $(Name::$variant => Some($make),)*
-                    Name::Exact | Name::Kinds | Name::Mix => None,
+                    Name::Exact | Name::Kinds | Name::Mix | Name::Churn => None,
                 }
             }
         }
@@ -147,6 +150,12 @@ works! {
     UringWriteFixed "uring-write-fixed" "IORING_OP_WRITEV_FIXED from a registered buffer" uring::writev_fixed;
     Exec "exec" "fork, exec and wait for a program" exec::exec;
     NoProgram "no-program" "execveat(2) of a file that is no program: kernel vectors" exec::no_program;
+    Swarm "swarm" "readv(2) by a child that lives for nothing else" swarm::swarm;
+    PausedResolve "paused-resolve" "preadv, pread64 and write that wait for a page" paused::resolve;
+    PausedSignal "paused-signal" "The same, and a signal comes meanwhile" paused::signal;
+    PausedMigrate "paused-migrate" "The same, and the thread changes its processor meanwhile" paused::migrate;
+    PausedKill "paused-kill" "The same, of processes that are killed meanwhile" paused::kill;
+    PausedExit "paused-exit" "The same, of processes whose other thread ends them meanwhile" paused::exit;
 }
 
 /// Does what the options say.
@@ -157,7 +166,7 @@ pub fn run(options: &Options) -> Result<Tally> {
     if !options.fork {
         return alone(options);
     }
-    if matches!(options.work, Name::Exact | Name::Mix) {
+    if matches!(options.work, Name::Exact | Name::Mix | Name::Churn) {
         return Err(Misuse("--fork: this one cannot be halved".into()).into());
     }
     let child = Options { count: options.count / 2, absent: options.absent / 2, ..options.clone() };
@@ -196,6 +205,7 @@ fn alone(options: &Options) -> Result<Tally> {
             }
         }
         Name::Mix => mix::run(&setup(1, 1), options.seconds, &mut tally)?,
+        Name::Churn => churn::run(options)?,
         name => {
             for &segments in &options.segments {
                 repeat(name, &setup(segments, bytes), options.count, &mut tally)?;
