@@ -61,6 +61,57 @@ pub struct Walks {
     pub timed: u64,
 }
 
+/// All numbers of one function with one kind of iterator.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Iter {
+    /// Calls, bytes done and calls that were timed.
+    pub walks: Walks,
+    /// Bytes asked for.
+    pub asked: u64,
+    /// Calls that did less than asked.
+    pub short: u64,
+    /// Segments walked.
+    pub segments: u64,
+    /// Time in calls.
+    pub seconds: f64,
+}
+
+/// What one process did, or in the last row all others.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Process {
+    /// Its id; none in the row of the others.
+    pub pid: Option<u32>,
+    /// Its name.
+    pub comm: String,
+    /// Its cgroup's path.
+    pub cgroup: String,
+    /// Its unit.
+    pub unit: String,
+    /// Its container.
+    pub container: String,
+    /// Imports.
+    pub imports: u64,
+    /// Imports with one segment.
+    pub single: u64,
+    /// Segments imported.
+    pub segments: u64,
+    /// Bytes imported.
+    pub bytes: u64,
+    /// Imports refused.
+    pub errors: u64,
+    /// Walker calls by kind.
+    pub iter_calls: BTreeMap<String, u64>,
+    /// Bytes walked by kind.
+    pub iter_bytes: BTreeMap<String, u64>,
+}
+
+impl Process {
+    /// Imports, those with one segment, segments, bytes and errors.
+    pub fn imported(&self) -> [u64; 5] {
+        [self.imports, self.single, self.segments, self.bytes, self.errors]
+    }
+}
+
 /// Imports by path.
 pub type ByPath = BTreeMap<String, Imports>;
 
@@ -94,7 +145,7 @@ impl Report {
     /// If it is no JSON, or has not all keys.
     pub fn parse(text: &str) -> Report {
         let value: Value = serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"));
-        for key in ["seconds", "imports", "iters", "lost", "probes", "coverage"] {
+        for key in ["seconds", "imports", "iters", "processes", "lost", "probes", "coverage"] {
             assert!(value.get(key).is_some(), "no {key} in {text}");
         }
         Report(value)
@@ -107,15 +158,44 @@ impl Report {
 
     /// The walks, by function and kind; without those that are zero.
     pub fn walks(&self) -> BTreeMap<(String, String), Walks> {
-        let rows = array(&self.0, "iters").iter().map(|row| {
-            let walks = Walks {
-                calls: number(row, "calls"),
-                bytes: number(row, "bytes"),
-                timed: number(row, "timed"),
-            };
-            ((text(row, "function"), text(row, "kind")), walks)
-        });
+        let rows = array(&self.0, "iters")
+            .iter()
+            .map(|row| ((text(row, "function"), text(row, "kind")), walks(row)));
         rows.filter(|(_, row)| row.calls > 0).collect()
+    }
+
+    /// All numbers of the walks, by function and kind; without those that are zero.
+    pub fn iters(&self) -> BTreeMap<(String, String), Iter> {
+        let rows = array(&self.0, "iters").iter().map(|row| {
+            let iter = Iter {
+                walks: walks(row),
+                asked: number(row, "asked"),
+                short: number(row, "short"),
+                segments: number(row, "segments"),
+                seconds: row["seconds"].as_f64().unwrap_or_else(|| panic!("no seconds in {row}")),
+            };
+            ((text(row, "function"), text(row, "kind")), iter)
+        });
+        rows.filter(|(_, row)| row.walks.calls > 0).collect()
+    }
+
+    /// What each process did, the heaviest first and all others last.
+    pub fn processes(&self) -> Vec<Process> {
+        let rows = array(&self.0, "processes").iter().map(|row| Process {
+            pid: row["pid"].as_u64().map(|pid| u32::try_from(pid).expect("a process id")),
+            comm: text(row, "comm"),
+            cgroup: text(row, "cgroup"),
+            unit: text(row, "unit"),
+            container: text(row, "container"),
+            imports: number(row, "imports"),
+            single: number(row, "single"),
+            segments: number(row, "segments"),
+            bytes: number(row, "bytes"),
+            errors: number(row, "errors"),
+            iter_calls: by_kind(row, "iter_calls"),
+            iter_bytes: by_kind(row, "iter_bytes"),
+        });
+        rows.collect()
     }
 
     /// What was lost, by reason; without what was not.
@@ -177,6 +257,15 @@ fn imports(value: &Value) -> ByPath {
     rows.filter(|(_, row)| row.calls > 0).collect()
 }
 
+fn walks(row: &Value) -> Walks {
+    Walks { calls: number(row, "calls"), bytes: number(row, "bytes"), timed: number(row, "timed") }
+}
+
+fn by_kind(row: &Value, key: &str) -> BTreeMap<String, u64> {
+    let map = row[key].as_object().unwrap_or_else(|| panic!("no {key} in {row}"));
+    map.iter().map(|(kind, number)| (kind.clone(), number.as_u64().expect("a number"))).collect()
+}
+
 fn array<'a>(value: &'a Value, key: &str) -> &'a [Value] {
     value[key].as_array().unwrap_or_else(|| panic!("{key} is no array"))
 }
@@ -200,7 +289,15 @@ mod tests {
                 {"path": "readv", "calls": 3, "single": 1, "segments": 10, "allocated": 1, "bytes": 9, "errors": 1},
                 {"path": "io_uring", "calls": 1, "single": 1, "segments": 1, "allocated": 1, "bytes": 9, "errors": 0},
                 {"path": "aio", "calls": 0, "single": 0, "segments": 0, "allocated": 0, "bytes": 0, "errors": 0}],
-            "iters": [{"function": "f", "kind": "ubuf", "calls": 2, "bytes": 7, "timed": 2}],
+            "iters": [{"function": "f", "kind": "ubuf", "calls": 2, "bytes": 7, "timed": 2, "asked": 8,
+                "short": 1, "segments": 2, "seconds": 0.5}],
+            "processes": [
+                {"pid": 7, "comm": "dd", "cgroup": "/a.service", "unit": "a.service", "container": "",
+                    "imports": 4, "single": 2, "segments": 11, "bytes": 18, "errors": 1,
+                    "iter_calls": {"ubuf": 2}, "iter_bytes": {"ubuf": 7}},
+                {"pid": null, "comm": "other", "cgroup": "", "unit": "", "container": "",
+                    "imports": 0, "single": 0, "segments": 0, "bytes": 0, "errors": 0,
+                    "iter_calls": {}, "iter_bytes": {}}],
             "probes": [
                 {"target": "t", "site": "a+1", "mechanism": "trap", "state": "attached", "reason": ""},
                 {"target": "t", "site": "b+1", "mechanism": "none", "state": "unavailable", "reason": "notrace"}]}"#,
@@ -217,6 +314,18 @@ mod tests {
             Imports { calls: 3, single: 1, segments: 10, allocated: Some(1), bytes: 9, errors: 1 }
         );
         assert_eq!(report().walks()[&("f".into(), "ubuf".into())], Walks { calls: 2, bytes: 7, timed: 2 });
+    }
+
+    #[test]
+    fn rows_have_all_their_numbers() {
+        let walks = Walks { calls: 2, bytes: 7, timed: 2 };
+        let iter = Iter { walks, asked: 8, short: 1, segments: 2, seconds: 0.5 };
+        assert_eq!(report().iters(), BTreeMap::from([(("f".into(), "ubuf".into()), iter)]));
+        let rows = report().processes();
+        assert_eq!((rows[0].pid, rows[0].imported()), (Some(7), [4, 2, 11, 18, 1]));
+        assert_eq!((&*rows[0].cgroup, &*rows[0].unit), ("/a.service", "a.service"));
+        assert_eq!(rows[0].iter_bytes, BTreeMap::from([("ubuf".into(), 7)]));
+        assert_eq!((rows[1].pid, &*rows[1].comm, rows[1].imported()), (None, "other", [0; 5]));
     }
 
     #[test]
