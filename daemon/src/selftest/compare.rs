@@ -33,11 +33,13 @@ impl Numbers {
         Numbers(vec![("calls", calls), ("bytes", bytes)])
     }
 
-    /// What was counted for some functions with this kind.
+    /// What was counted for some functions with this kind. A call that comes to a page that is not there does less,
+    /// and the kernel makes another when it is.
     pub fn of_walks(delta: &Delta, functions: &[&str], kind: &str) -> Numbers {
         let rows =
             delta.0.iters.iter().filter(|row| row.kind == kind && functions.contains(&row.function.as_str()));
-        let (calls, bytes) = rows.fold((0, 0), |(calls, bytes), row| (calls + row.calls, bytes + row.bytes));
+        let (calls, bytes) =
+            rows.fold((0, 0), |(calls, bytes), row| (calls + row.calls - row.short, bytes + row.bytes));
         Numbers::of_calls(calls, bytes)
     }
 
