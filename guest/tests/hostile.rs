@@ -247,7 +247,7 @@ fn little_memory_may_be_locked() {
     unsafe { command.pre_exec(limit) };
     let condition = "64 KiB may be locked, without CAP_SYS_RESOURCE";
     if kernel::version() < (5, 11) {
-        refused(condition, &mut command, &["memory"]);
+        refused(condition, &mut command, &["ulimit -l"]);
         return;
     }
     let ended = run(&mut command, LIMIT);
