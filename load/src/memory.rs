@@ -21,11 +21,7 @@ pub fn memory_file(length: usize) -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
     unsafe { call(libc::SYS_ftruncate, [number(&file), length]) }?;
     // Stores, not writes: a write would be counted, and a hole is read by another function.
-    let pages = Mapping::new(Some(&file), 0, length)?;
-    for offset in (0..length).step_by(4096) {
-        // SAFETY: within the mapping, which is as long as the file.
-        unsafe { pages.at::<u8>(offset).write_volatile(1) };
-    }
+    Mapping::new(Some(&file), 0, length)?.touch();
     Ok(file)
 }
 
@@ -77,6 +73,14 @@ impl Mapping {
         (self.address + offset) as *mut T
     }
 
+    /// Makes every page present.
+    fn touch(&self) {
+        for offset in (0..self.length).step_by(4096) {
+            // SAFETY: `at` checks the place; nobody else uses the memory yet, and a file is as long as its mapping.
+            unsafe { self.at::<u8>(offset).write_volatile(1) };
+        }
+    }
+
     /// Writes a word of the kind's size.
     pub fn put(&self, abi: Abi, offset: usize, word: usize) {
         match abi {
@@ -111,6 +115,8 @@ impl Vector {
     pub fn new(abi: Abi, segments: usize, bytes: usize, absent: bool) -> io::Result<Vector> {
         let length = segments.checked_mul(bytes).ok_or(io::ErrorKind::OutOfMemory)?;
         let memory = Mapping::zeros(abi, length)?;
+        // A page that is not there is one that the kernel may walk twice.
+        memory.touch();
         let word = match abi {
             Abi::Native => 8,
             Abi::Compat => 4,
