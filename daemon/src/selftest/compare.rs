@@ -39,7 +39,7 @@ impl Numbers {
         let rows =
             delta.0.iters.iter().filter(|row| row.kind == kind && functions.contains(&row.function.as_str()));
         let (calls, bytes) =
-            rows.fold((0, 0), |(calls, bytes), row| (calls + row.calls - row.short, bytes + row.bytes));
+            rows.fold((0, 0), |(calls, bytes), row| (calls + row.calls.saturating_sub(row.short), bytes + row.bytes));
         Numbers::of_calls(calls, bytes)
     }
 
