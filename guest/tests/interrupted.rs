@@ -14,7 +14,7 @@ use iotrace_guest::{
     daemon::Daemon,
     exposition::Exposition,
     in_guest, kernel,
-    process::run,
+    process::{run, wait},
     report::{Imports, Walks, between},
 };
 
@@ -64,9 +64,13 @@ fn since(before: &Rows, after: &Rows) -> Rows {
 fn done(daemon: &Daemon, arguments: &[&str]) -> (BTreeMap<String, Imports>, Rows, Duration) {
     let before = daemon.metrics();
     let started = Instant::now();
+    // Under its own name, so that nothing of it counts.
+    let mut beside =
+        Command::new(LOAD).args(["kinds", "--count", "200"]).spawn().expect("the guest has the load");
     let ended = run(Command::new(PAUSED).args(arguments), Duration::from_secs(60));
     let took = started.elapsed();
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""), "{arguments:?}");
+    assert!(wait(&mut beside, Duration::from_secs(60)).is_some_and(|status| status.success()));
     let after = daemon.metrics();
     assert_eq!(after.sum("iotrace_lost_total", &[]), 0, "{arguments:?}");
     (between(&before.imports(), &after.imports()), since(&rows(&before), &rows(&after)), took)
@@ -142,4 +146,5 @@ fn nothing_is_left_of_a_call_whatever_happens_in_it() {
         stands_still(&daemon, work, done_of_each);
         an_ordinary_load_is_exact(&daemon);
     }
+    assert_eq!(daemon.end(libc::SIGTERM).code, 0);
 }

@@ -19,14 +19,14 @@ use iotrace_guest::{
     daemon::Daemon,
     exposition::Exposition,
     in_guest,
-    process::{content, eventually, top, wait},
-    report::{Imports, Process, Walks},
+    process::{content, eventually, iotrace, run, wait},
+    report::{Imports, Process, Report, Walks},
 };
 
 /// As many processes as `iotrace top` remembers, and some more.
 const MANY: u64 = 9_000;
 /// Processes that the daemon sees come and go, unless the environment says how many.
-const SWARM: u64 = 20_000;
+const SWARM: u64 = 10_000;
 /// By how much the daemon may have grown then, in KiB.
 const GROWN: u64 = 64 << 10;
 const DIGITS: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -71,19 +71,27 @@ fn add(sum: &mut BTreeMap<String, u64>, more: &BTreeMap<String, u64>) {
 #[test]
 fn rows_are_exact_and_together_the_whole() {
     let _alone = in_guest();
-    let service = Cgroup::new("/system.slice/foo.service");
-    let container = Cgroup::new(&format!("/system.slice/docker-{DIGITS}.scope"));
-    let (reader, writer) = (named("reader"), named("writer"));
+    let slice = "/system.slice";
+    let service = Cgroup::new(&format!("{slice}/foo.service"));
+    let container = Cgroup::new(&format!("{slice}/docker-{DIGITS}.scope"));
+    let scope = Cgroup::new(&format!("{slice}/many.scope"));
+    let [reader, writer, beside] = ["reader", "writer", "beside"].map(named);
     let script = format!(
-        "{LOAD} swarm --count {MANY} || exit 99
+        "{beside} readv --count 400 --segments 5 &
+        sh -c 'echo $$ >{}; exec {LOAD} swarm --count {MANY}' || exit 99
         sh -c 'echo $$ >{}; exec {reader} readv --count 1500 --segments 3' &
         sh -c 'echo $$ >{}; exec {writer} writev --count 700 --bytes 128 --absent 50' &
         wait",
+        scope.processes(),
         service.processes(),
         container.processes(),
     );
-    let (code, report) = top(&["sh", "-c", &script]);
-    assert_eq!((code, report.lost()), (0, BTreeMap::new()));
+    let mut command = iotrace(&["top", "-o", "json", "--cgroup", slice, "--", "sh", "-c", &script]);
+    let ended = run(&mut command, Duration::from_secs(180));
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+    println!("top took {:?}", ended.took);
+    let report = Report::parse(&ended.stdout);
+    assert_eq!(report.lost(), BTreeMap::new());
     let rows = report.processes();
     let only = |comm: &str| -> Process {
         let found: Vec<&Process> = rows.iter().filter(|row| row.comm == comm).collect();
@@ -94,18 +102,13 @@ fn rows_are_exact_and_together_the_whole() {
     assert_eq!(reader.imported(), [1500, 0, 4500, 4500 * 64, 0]);
     assert_eq!((&*reader.cgroup, &*reader.unit), ("/system.slice/foo.service", "foo.service"));
     assert_eq!(reader.container, "");
-    assert_eq!((reader.iter_calls["iovec"], reader.iter_bytes["iovec"]), (1500, 4500 * 64));
+    // Files of /proc are read by a vector of the kernel's own, and every program reads some when it starts.
+    assert!((1500..1510).contains(&reader.iter_calls["iovec"]), "{reader:?}");
     assert_eq!(writer.imported(), [750, 750, 750, 700 * 128, 50]);
     let scope = format!("docker-{DIGITS}.scope");
     assert_eq!((&*writer.cgroup, &*writer.unit), (&*format!("/system.slice/{scope}"), &*scope));
     assert_eq!(writer.container, DIGITS[..12]);
-    // The kernel looked at both programs for the shell that each was before.
-    for row in [&reader, &writer] {
-        let before: Vec<&Process> =
-            rows.iter().filter(|it| it.pid == row.pid && it.comm != row.comm).collect();
-        assert!(before.iter().any(|it| it.comm == "sh" && it.cgroup == row.cgroup), "{before:#?}");
-        assert!(before.iter().all(|it| it.imports == 0 && !it.iter_calls.is_empty()), "{before:#?}");
-    }
+    assert!(rows.iter().all(|row| row.comm != "beside"), "{rows:#?}");
 
     let last = rows.last().expect("the row of the others");
     assert_eq!((last.pid, &*last.comm), (None, "other"));
@@ -153,6 +156,7 @@ fn by_process(scrape: &Exposition) -> BTreeMap<(String, String), u64> {
     samples.map(|it| ((it.labels["pid"].clone(), it.labels["comm"].clone()), it.value as u64)).collect()
 }
 
+/// Also by its cgroup, above, and by its name: in the test of interrupted calls.
 #[test]
 fn who_does_not_count_is_not_counted() {
     const USER: u32 = 1234;
@@ -162,20 +166,16 @@ fn who_does_not_count_is_not_counted() {
     let mut chosen = waiting(&format!("{} readv --count 900 --segments 2", named("chosen")), USER, &inside);
     let mut other = waiting(&format!("{} readv --count 400 --segments 5", named("beside")), 0, &beside);
     let (pid, user) = (chosen.id().to_string(), USER.to_string());
-    let filters = [["--pid", &pid], ["--comm", "chosen"], ["--cgroup", "/chosen.slice"], ["--user", &user]];
-    let mut daemons: Vec<Daemon> = (19_481..)
-        .zip(filters)
-        .map(|(port, [option, value])| Daemon::start_with(port, &["--no-selftest", option, value]))
-        .collect();
-    for (daemon, filter) in daemons.iter_mut().zip(filters) {
-        println!("{filter:?} attached after {:?}", daemon.attached());
-    }
+    let filters = [["--pid", &pid], ["--user", &user]];
+    let [mut by_pid, mut by_user] = [(19_481, filters[0]), (19_482, filters[1])]
+        .map(|(port, [option, value])| Daemon::start_with(port, &["--no-selftest", option, value]));
+    println!("attached after {:?} and {:?}", by_pid.attached(), by_user.attached());
     File::create("/tmp/go").expect("the guest's /tmp can be written");
     ends_well(&mut chosen);
     ends_well(&mut other);
     let bytes = 900 * 2 * 64;
     let readv = Imports { calls: 900, single: 0, segments: 1800, allocated: Some(0), bytes, errors: 0 };
-    for (daemon, filter) in daemons.iter().zip(filters) {
+    for (daemon, filter) in [&by_pid, &by_user].into_iter().zip(filters) {
         let scrape = daemon.metrics();
         assert_eq!(scrape.imports(), BTreeMap::from([("readv".into(), readv)]), "{filter:?}");
         let pages = scrape.walks()[&("copy_page_to_iter".into(), "iovec".into())];
@@ -184,9 +184,9 @@ fn who_does_not_count_is_not_counted() {
         assert_eq!(by_process(&scrape), rows, "{filter:?}");
         assert_eq!(scrape.sum("iotrace_lost_total", &[]), 0, "{filter:?}");
     }
-    let by_user = daemons.pop().expect("four of them");
-    drop(daemons);
     a_program_has_its_own_row(&by_user, USER);
+    let ends = [by_pid, by_user].map(|daemon| thread::spawn(move || daemon.end(libc::SIGTERM).code));
+    assert_eq!(ends.map(|end| end.join().expect("it ends")), [0; 2]);
 }
 
 /// A process imports, becomes another program, and imports again.
@@ -331,4 +331,5 @@ fn the_heaviest_have_rows_however_many_there_are() {
     assert_eq!(readv(&after) - readv(&before), swarm);
     println!("{swarm} processes: {memory} kB before, {most} kB at most");
     assert!(most < memory + GROWN, "{memory} kB before, {most} kB at most");
+    assert_eq!(daemon.end(libc::SIGTERM).code, 0);
 }
