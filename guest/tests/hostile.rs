@@ -59,7 +59,7 @@ fn told(condition: &str, ended: &Ended, words: &[&str]) {
     for word in words {
         assert!(line.contains(word), "{condition}: no {word} in: {line}");
     }
-    findings::note("condition", &format!("{condition}: `{line}`"));
+    findings::note("condition", &format!("{condition}: {line}"));
 }
 
 fn processors() -> String {

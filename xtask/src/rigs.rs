@@ -61,7 +61,7 @@ pub const RIGS: &[Rig] = &[
         ],
         rest: false,
         check: false,
-        last: "iotrace top -d 1 2>&1 >/dev/null | sed 's/.*/== found condition lockdown=confidentiality: `&`/'",
+        last: "iotrace top -d 1 2>&1 >/dev/null | sed 's/.*/== found condition lockdown=confidentiality: &/'",
     },
     Rig {
         name: "four processors",
