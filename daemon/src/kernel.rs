@@ -65,6 +65,8 @@ pub struct Facts {
     pub has_task_pt_regs: bool,
     /// Offsets in `struct iov_iter`.
     pub iter: IterLayout,
+    /// Where a cgroup's ancestors are listed by their ids (before 6.0); later there is a helper.
+    pub ancestors: Option<AncestorsLayout>,
     /// One more than the highest number a CPU may have.
     pub cpus: u32,
 }
@@ -95,6 +97,19 @@ pub struct IterLayout {
     pub nr_segs: u32,
     /// `iov_offset`.
     pub iov_offset: u32,
+}
+
+/// Offsets on the way from a task to its cgroup's ancestors, from BTF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AncestorsLayout {
+    /// `cgroups` in `struct task_struct`.
+    pub cgroups: u32,
+    /// `dfl_cgrp` in `struct css_set`.
+    pub cgroup: u32,
+    /// `level` in `struct cgroup`.
+    pub level: u32,
+    /// `ancestor_ids` in `struct cgroup`.
+    pub ids: u32,
 }
 
 /// Bytes of a `struct iov_iter` that the kernel side reads.
@@ -157,6 +172,14 @@ impl Facts {
             },
             has_task_pt_regs: symbols.address_of("bpf_task_pt_regs").is_some(),
             iter,
+            ancestors: btf.offset_of("cgroup", "ancestor_ids").and_then(|ids| {
+                Some(AncestorsLayout {
+                    cgroups: btf.offset_of("task_struct", "cgroups")?,
+                    cgroup: btf.offset_of("css_set", "dfl_cgrp")?,
+                    level: btf.offset_of("cgroup", "level")?,
+                    ids,
+                })
+            }),
             cpus: possible_cpus(&String::from_utf8_lossy(&read(POSSIBLE)?)),
         })
     }

@@ -3,8 +3,8 @@
 use aya_ebpf::{
     Global,
     helpers::{
-        bpf_get_current_uid_gid,
-        generated::{bpf_get_current_ancestor_cgroup_id, bpf_get_current_cgroup_id},
+        bpf_get_current_uid_gid, bpf_probe_read_kernel,
+        generated::{bpf_get_current_ancestor_cgroup_id, bpf_get_current_cgroup_id, bpf_get_current_task},
     },
 };
 
@@ -22,6 +22,18 @@ static FILTER_CGROUP: Global<u64> = Global::new(0);
 /// How deep below the root that cgroup lies.
 #[unsafe(no_mangle)]
 static FILTER_CGROUP_LEVEL: Global<u32> = Global::new(0);
+/// Offset of `ancestor_ids` in `struct cgroup`; 0 where it has none, and there is a helper.
+#[unsafe(no_mangle)]
+static CGROUP_ANCESTORS: Global<u32> = Global::new(0);
+/// Offset of `level` in `struct cgroup`.
+#[unsafe(no_mangle)]
+static CGROUP_LEVEL: Global<u32> = Global::new(0);
+/// Offset of `dfl_cgrp` in `struct css_set`.
+#[unsafe(no_mangle)]
+static CSS_SET_CGROUP: Global<u32> = Global::new(0);
+/// Offset of `cgroups` in `struct task_struct`.
+#[unsafe(no_mangle)]
+static TASK_CGROUPS: Global<u32> = Global::new(0);
 /// 1 more than the user that counts; any if it is 0.
 #[unsafe(no_mangle)]
 static FILTER_USER: Global<u64> = Global::new(0);
@@ -57,8 +69,34 @@ fn passes_cgroup() -> bool {
     if cgroup == 0 {
         return true;
     }
+    let level = FILTER_CGROUP_LEVEL.load();
+    if CGROUP_ANCESTORS.load() != 0 {
+        return cgroup == ancestor(level);
+    }
     // SAFETY: takes numbers and cannot fail; 0 where the task is not that deep.
-    cgroup == unsafe { bpf_get_current_ancestor_cgroup_id(FILTER_CGROUP_LEVEL.load() as i32) }
+    cgroup == unsafe { bpf_get_current_ancestor_cgroup_id(level as i32) }
+}
+
+/// What that helper does, for kernels that do not offer it to tracing programs (5.10): 0 where the task is not that
+/// deep, since the array has no more members than the cgroup has ancestors and itself.
+#[inline(always)]
+fn ancestor(level: u32) -> u64 {
+    // SAFETY: returns the current task's address.
+    let task = unsafe { bpf_get_current_task() };
+    let set: Option<u64> = member(task, TASK_CGROUPS.load());
+    let cgroup: Option<u64> = set.and_then(|set| member(set, CSS_SET_CGROUP.load()));
+    let Some(cgroup) = cgroup else { return 0 };
+    match member::<u32>(cgroup, CGROUP_LEVEL.load()) {
+        Some(own) if own >= level => member(cgroup, CGROUP_ANCESTORS.load() + 8 * level).unwrap_or(0),
+        _ => 0,
+    }
+}
+
+#[inline(always)]
+fn member<T>(address: u64, offset: u32) -> Option<T> {
+    let place = address.wrapping_add(u64::from(offset)) as *const T;
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel(place) }.ok()
 }
 
 /// The current task's cgroup.

@@ -4,7 +4,10 @@ use core::{mem::offset_of, ptr::read_volatile, ptr::write_volatile};
 
 use aya_ebpf::{
     Global,
-    helpers::{bpf_get_current_pid_tgid, bpf_probe_read_kernel, generated::bpf_get_current_task},
+    helpers::{
+        bpf_get_current_pid_tgid, bpf_probe_read_kernel,
+        generated::{bpf_get_current_task, bpf_probe_read_kernel_str},
+    },
     macros::map,
     maps::{Array, RingBuf},
     programs::RawTracePointContext,
@@ -163,9 +166,13 @@ fn comm() -> [u8; 16] {
     let leader = task.wrapping_add(u64::from(TASK_LEADER.load())) as *const u64;
     // SAFETY: the helper checks the address.
     let leader = unsafe { bpf_probe_read_kernel(leader) }.unwrap_or(task);
-    let comm = leader.wrapping_add(u64::from(TASK_COMM.load())) as *const [u8; 16];
-    // SAFETY: as above.
-    unsafe { bpf_probe_read_kernel(comm) }.unwrap_or([0; 16])
+    let source = leader.wrapping_add(u64::from(TASK_COMM.load()));
+    // As text: behind its end the kernel leaves what an earlier, longer name had there.
+    let mut comm = [0; 16];
+    // SAFETY: the helper writes at most as many bytes as there are, and checks the address that it reads.
+    let _unreadable =
+        unsafe { bpf_probe_read_kernel_str((&raw mut comm).cast(), comm.len() as u32, source as *const _) };
+    comm
 }
 
 /// A new thread group has an id that another may have had.

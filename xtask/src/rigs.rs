@@ -42,7 +42,7 @@ pub const RIGS: &[Rig] = &[
         flavour: Flavour::Cloud,
         smp: 2,
         packages: &[],
-        modules: &[],
+        modules: &["tun"],
         tests: &[],
         rest: true,
         check: true,

@@ -148,6 +148,10 @@ impl Probes {
             ("SITE_BITS", site_bits),
             ("FOLLOW", u32::from(scope.follow)),
             ("DIAGNOSE", u32::from(scope.diagnose)),
+            ("CGROUP_ANCESTORS", facts.ancestors.map_or(0, |to| to.ids)),
+            ("CGROUP_LEVEL", facts.ancestors.map_or(0, |to| to.level)),
+            ("CSS_SET_CGROUP", facts.ancestors.map_or(0, |to| to.cgroup)),
+            ("TASK_CGROUPS", facts.ancestors.map_or(0, |to| to.cgroups)),
         ];
         let Prepared { mut loader, types } = prepared;
         for (name, number) in &numbers {

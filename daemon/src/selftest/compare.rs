@@ -38,8 +38,9 @@ impl Numbers {
     pub fn of_walks(delta: &Delta, functions: &[&str], kind: &str) -> Numbers {
         let rows =
             delta.0.iters.iter().filter(|row| row.kind == kind && functions.contains(&row.function.as_str()));
-        let (calls, bytes) =
-            rows.fold((0, 0), |(calls, bytes), row| (calls + row.calls.saturating_sub(row.short), bytes + row.bytes));
+        let (calls, bytes) = rows.fold((0, 0), |(calls, bytes), row| {
+            (calls + row.calls.saturating_sub(row.short), bytes + row.bytes)
+        });
         Numbers::of_calls(calls, bytes)
     }
 
