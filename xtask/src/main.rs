@@ -5,6 +5,7 @@ mod cpio;
 mod findings;
 mod kernel;
 mod kernels;
+mod lanes;
 mod modules;
 mod packages;
 mod programs;

@@ -43,7 +43,13 @@ pub const RIGS: &[Rig] = &[
         smp: 2,
         packages: &[],
         modules: &["tun"],
-        tests: &[],
+        // The oldest and the newest kernel, or the one with most probes, tell what the others would.
+        tests: &[
+            Test { name: "who", ignored: false, on: &["5.10", "7.3"] },
+            Test { name: "churn", ignored: false, on: &["6.12"] },
+            Test { name: "interrupted", ignored: false, on: &["5.10", "6.12"] },
+            Test { name: "modules", ignored: false, on: &["5.10", "6.12"] },
+        ],
         rest: true,
         check: true,
         last: "",
@@ -126,7 +132,18 @@ mod tests {
     use super::*;
 
     fn runs(rig: &str, series: &str) -> Vec<(String, bool)> {
-        let built = ["daemon", "hostile", "kinds_full", "lockdown", "programs", "top"];
+        let built = [
+            "churn",
+            "daemon",
+            "hostile",
+            "interrupted",
+            "kinds_full",
+            "lockdown",
+            "modules",
+            "programs",
+            "top",
+            "who",
+        ];
         let built = built.map(|name| Program { name: name.into(), path: name.into() });
         assert!(unknown(&built).is_empty());
         let rig = RIGS.iter().find(|other| other.name == rig).unwrap();
@@ -139,7 +156,11 @@ mod tests {
     #[test]
     fn a_test_runs_where_the_table_says() {
         let run = |name: &str, ignored| (name.to_owned(), ignored);
-        assert_eq!(runs("two processors", "7.3"), [run("daemon", false), run("top", false)]);
+        assert_eq!(
+            runs("two processors", "7.3"),
+            [run("who", false), run("daemon", false), run("top", false)]
+        );
+        assert_eq!(runs("two processors", "6.1"), [run("daemon", false), run("top", false)]);
         assert_eq!(runs("one processor", "7.3"), [run("lockdown", true)]);
         assert_eq!(runs("one processor", "5.10"), [run("hostile", true), run("lockdown", true)]);
         assert_eq!(runs("four processors", "6.12"), [run("hostile", false)]);
@@ -150,7 +171,7 @@ mod tests {
     fn a_name_without_a_program_is_told() {
         assert_eq!(
             unknown(&[Program { name: "hostile".into(), path: "x".into() }]),
-            ["lockdown", "programs", "kinds_full"]
+            ["who", "churn", "interrupted", "modules", "lockdown", "programs", "kinds_full"]
         );
     }
 }
