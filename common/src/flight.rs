@@ -1,8 +1,8 @@
 //! Calls in flight: what a call leaves behind for its return, keyed by the stack pointer.
 //!
 //! The stack pointer is the same at the call instruction and at the one after it, and no two calls in flight
-//! share one. Flights live in a plain array, indexed by a hash of it: two calls that meet in one place lose
-//! the earlier one, which the later one notices. Nothing can leak: a place is simply written over.
+//! share one. Flights live in a plain array, indexed by a hash of it: of two calls that meet in one place the later one
+//! takes the place beside it; a third writes over the first, and notices. Nothing can leak: a place is simply written over.
 
 use crate::spread;
 

@@ -32,7 +32,7 @@ mod programs;
 mod refusal;
 mod states;
 
-use job::{Job, functions, jobs, kernel_site};
+use job::{Job, jobs, kernel_site};
 use load::{Types, kprobe, raw_trace_point};
 use refusal::{explain, refused};
 
@@ -63,6 +63,7 @@ pub struct Scope {
 #[derive(Debug)]
 pub struct Probes {
     ebpf: Ebpf,
+    plan: Plan,
     jobs: VecDeque<Job>,
     states: States,
     programs: Programs,
@@ -149,13 +150,9 @@ impl Probes {
     /// Goes over to the plan of a kernel whose modules have changed: lets go of the sites that are no more, and
     /// queues those that are new.
     pub fn renew(&mut self, plan: &Plan) {
-        if functions(plan) != self.functions {
-            // Modules bring sites, never targets.
-            log::warn!("the functions of lib/iov_iter.c are not those seen at the start; the plan stays");
-            return;
-        }
-        let mut jobs = jobs(plan, &self.functions);
-        let states = States::of(plan);
+        self.plan.renew_modules(plan);
+        let mut jobs = jobs(&self.plan, &self.functions);
+        let states = States::of(&self.plan);
         let (held, gone): (Vec<Held>, Vec<Held>) = std::mem::take(&mut self.held)
             .into_iter()
             .partition(|held| jobs.iter().any(|job| job.is_same_site(&held.job)));

@@ -13,15 +13,22 @@ pub fn now() -> u64 {
     unsafe { bpf_ktime_get_ns() }
 }
 
-/// Leaves a call for its return. A call that is still there will not be matched any more: two have met in one
-/// place, or a return was missed.
+/// Leaves a call for its return: in its place, or in the one beside it if another call is there. A call that is written
+/// over will not be matched any more: three have met, or returns were missed.
 #[inline(always)]
 pub fn leave(mut call: Flight) {
-    let Some(place) = flight(call.key) else { return };
+    let first = Flight::place(call.key);
+    let (Some(mut place), Some(beside)) = (flight(first), flight(first ^ 1)) else { return };
     call.seal = call.sealed();
-    // SAFETY: the place is a value of the map. Member by member: the padding stays.
+    // SAFETY: the places are values of the map. Member by member: the padding stays.
     unsafe {
-        if read_volatile(&raw const (*place).key) != 0 {
+        if holds_another(place, call.key) {
+            if holds_another(beside, call.key) {
+                lose(Lost::Flight);
+            } else {
+                place = beside;
+            }
+        } else if read_volatile(&raw const (*place).key) != 0 {
             lose(Lost::Flight);
         }
         (*place).key = call.key;
@@ -34,11 +41,30 @@ pub fn leave(mut call: Flight) {
     }
 }
 
+/// Whether a call with another stack pointer is there.
+///
+/// # Safety
+/// `place` must point to a map value.
+#[inline(always)]
+unsafe fn holds_another(place: *const Flight, key: u64) -> bool {
+    // SAFETY: by contract.
+    let held = unsafe { read_volatile(&raw const (*place).key) };
+    held != 0 && held != key
+}
+
 /// Takes the call that returns; `None` if it was lost, or if this is no return at all: some functions also jump to
 /// the instruction after a call.
 #[inline(always)]
 pub fn take(key: u64) -> Option<Flight> {
-    let place = flight(key)?;
+    let first = Flight::place(key);
+    if let Some(call) = take_from(flight(first)?, key) {
+        return Some(call);
+    }
+    take_from(flight(first ^ 1)?, key)
+}
+
+#[inline(always)]
+fn take_from(place: *mut Flight, key: u64) -> Option<Flight> {
     // SAFETY: the place is a value of the map. Each member is read once, so that what is checked is used.
     let call = unsafe {
         Flight {

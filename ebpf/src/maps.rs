@@ -132,10 +132,10 @@ pub fn live(found: Option<&'static Site>) -> Option<&'static Site> {
     (site.state != OFF && config::counts()).then_some(site)
 }
 
-/// The place for the call in flight with this stack pointer.
+/// A place for a call in flight.
 #[inline(always)]
-pub fn flight(key: u64) -> Option<*mut Flight> {
-    FLIGHTS.get_ptr_mut(Flight::place(key))
+pub fn flight(place: u32) -> Option<*mut Flight> {
+    FLIGHTS.get_ptr_mut(place)
 }
 
 /// Counts an event that could not be counted.

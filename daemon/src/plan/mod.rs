@@ -71,6 +71,19 @@ pub struct Plan {
     pub targets: Vec<Target>,
 }
 
+impl Plan {
+    /// Takes over the modules' sites from a later plan of the same kernel. Its own text does not change, but some of it
+    /// is probed by then: the sites there stay as they were found before.
+    pub fn renew_modules(&mut self, later: &Plan) {
+        for target in &mut self.targets {
+            target.sites.retain(|site| site.module.is_none());
+            let same = later.targets.iter().filter(|other| other.symbol == target.symbol);
+            let sites = same.flat_map(|other| &other.sites).filter(|site| site.module.is_some());
+            target.sites.extend(sites.cloned());
+        }
+    }
+}
+
 /// What the kernel side must know of `struct iov_iter` (include/linux/uio.h), from BTF.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IterLayout {

@@ -213,6 +213,7 @@ impl Probes {
             fentry_sites: share(&ebpf, "FENTRY_SITES", FENTRIES, true)?,
             syscall_sites: share(&ebpf, "SYSCALL_SITES", SYSCALLS, true)?,
             ebpf,
+            plan: plan.clone(),
             jobs: jobs.into(),
             states,
             programs,
