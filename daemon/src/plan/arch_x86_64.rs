@@ -11,6 +11,7 @@ pub const LONGEST: usize = 15;
 
 const INT3: u8 = 0xcc;
 const CALL: u8 = 0xe8;
+const JUMP_NEAR: u8 = 0xe9;
 
 /// Where an instruction leads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -185,7 +186,8 @@ pub fn has_ftrace_entry(entry: &[u8], address: u64, is_tracer: impl Fn(u64) -> b
     let relative = i32::from_le_bytes(*rest);
     let next = address.wrapping_add(mark as u64 + 5);
     match first {
-        CALL => is_tracer(next.wrapping_add_signed(i64::from(relative))),
+        // A jump to a trampoline that calls the function itself, on 7.x (`DYNAMIC_FTRACE_WITH_JMP`).
+        CALL | JUMP_NEAR => is_tracer(next.wrapping_add_signed(i64::from(relative))),
         // While it is being patched.
         INT3 => NOPS.iter().any(|nop| nop[1..] == *rest),
         _ => NOPS.iter().any(|nop| nop[0] == first && nop[1..] == *rest),
