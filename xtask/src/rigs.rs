@@ -117,6 +117,11 @@ impl Rig {
     }
 }
 
+/// How many tests are for the kernel `series` and not for all: the more, the longer it takes.
+pub fn own_tests(series: &str) -> usize {
+    RIGS.iter().flat_map(|rig| rig.tests).filter(|test| test.on.contains(&series)).count()
+}
+
 fn is_named(program: &str) -> bool {
     RIGS.iter().flat_map(|rig| rig.tests).any(|test| test.name == program)
 }
