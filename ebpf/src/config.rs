@@ -2,13 +2,11 @@
 
 use core::cell::UnsafeCell;
 
-use aya_ebpf::{Global, helpers::bpf_get_current_pid_tgid};
+use aya_ebpf::Global;
 use iotrace_common::{
     import::{MAX_SEGMENTS, SEGMENT_BUCKET},
     iter::KIND_BITS,
 };
-
-use crate::filter;
 
 /// How the number of the current system call is found, see [`crate::arch::syscall`].
 #[unsafe(no_mangle)]
@@ -143,10 +141,4 @@ pub fn set_saved(distance: u64) {
 #[inline(always)]
 pub fn saved() -> u64 {
     SAVED.get()
-}
-
-/// Whether the current task counts, as far as its name is not asked for.
-#[inline(always)]
-pub fn counts() -> bool {
-    filter::passes((bpf_get_current_pid_tgid() >> 32) as u32)
 }

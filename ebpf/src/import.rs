@@ -30,7 +30,7 @@ const EBADF: i64 = 9;
 pub fn call(ctx: &ProbeContext) {
     let regs = Regs::of(ctx);
     let Some(site) = live(site(regs.address())) else { return };
-    let Some(slot) = who::mine() else { return };
+    let Some(slot) = who::counted().and_then(who::mine) else { return };
     let path = path(site);
     let Some(record) = import_record(path) else { return lose(Lost::Record) };
     let (segments, fast) = (regs.argument(site.count) as u32, regs.argument(site.iter) as u32);
@@ -44,6 +44,7 @@ pub fn call(ctx: &ProbeContext) {
 pub fn returned(ctx: &ProbeContext) {
     let regs = Regs::of(ctx);
     let Some(site) = live(site(regs.address())) else { return };
+    let Some(tgid) = who::counted() else { return };
     let Some(call) = flight::take(regs.stack_pointer()) else { return };
     let Some(record) = import_record(call.record as u8) else { return lose(Lost::Record) };
     let result = regs.result() as i64;
@@ -51,7 +52,7 @@ pub fn returned(ctx: &ProbeContext) {
         RETURNS_POINTER if !(-MAX_ERRNO..0).contains(&result) => 0,
         _ => result,
     };
-    let Some(slot) = who::mine() else { return };
+    let Some(slot) = who::still_mine(tgid) else { return };
     // SAFETY: both are map values of this CPU.
     unsafe { leave::<Alone>(record, slot, result) };
 }
@@ -124,7 +125,7 @@ fn syscall(ctx: &FExitContext, number: u32) {
     if result == -EBADF {
         return;
     }
-    let Some(slot) = who::mine() else { return };
+    let Some(slot) = who::counted().and_then(who::mine) else { return };
     let Some(record) = import_record(site.target) else { return lose(Lost::Record) };
     let Some(segments) = arch::syscall_argument(saved, site.count) else { return lose(Lost::Site) };
     // SAFETY: both are map values of this CPU.

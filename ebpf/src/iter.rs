@@ -21,7 +21,7 @@ use crate::{
     flight,
     maps::{Add, Alone, Shared, fentry_site, iter_index, iter_record, live, lose, site},
     traced::{key, slot},
-    who::mine,
+    who::{counted, mine, still_mine},
 };
 
 #[inline(always)]
@@ -89,7 +89,7 @@ impl Iter {
 /// Counts the call and leaves it for its return.
 #[inline(always)]
 fn enter<A: Add>(ctx: &impl EbpfContext, site: &Site, key: u64, iter: u64, bytes: u64) {
-    let Some(slot) = mine() else { return };
+    let Some(slot) = counted().and_then(mine) else { return };
     let (kind, segments, asked, before) = match Iter::read(iter) {
         Ok(iter) => {
             let (kind, segments) = iter.kind();
@@ -126,6 +126,7 @@ fn enter<A: Add>(ctx: &impl EbpfContext, site: &Site, key: u64, iter: u64, bytes
 /// Finds the call and adds what it did and how long it took.
 #[inline(always)]
 fn leave<A: Add>(site: &Site, key: u64, result: u64, now: u64) {
+    let Some(tgid) = counted() else { return };
     let Some(call) = flight::take(key) else { return };
     let Some(record) = iter_record(call.record as u32) else { return lose(Lost::Record) };
     let done = match site.returns {
@@ -151,7 +152,7 @@ fn leave<A: Add>(site: &Site, key: u64, result: u64, now: u64) {
             A::add(&raw mut (*record).segments, segments(&call));
         }
     }
-    let Some(slot) = mine() else { return };
+    let Some(slot) = still_mine(tgid) else { return };
     // SAFETY: a map value of this CPU.
     unsafe { A::add(&raw mut (*slot).counts.iter_bytes[place((call.record >> 32) as u32)], done) };
 }

@@ -19,7 +19,7 @@ use iotrace_common::{
     site::{FENTRIES, OFF, SYSCALLS, Site, SiteSet},
 };
 
-use crate::config::{self, FUNCTIONS, KINDS, SITE_BITS};
+use crate::config::{FUNCTIONS, KINDS, SITE_BITS};
 
 /// `BPF_F_MMAPABLE` (include/uapi/linux/bpf.h, 5.5).
 pub const MMAPABLE: u32 = 1 << 10;
@@ -122,14 +122,14 @@ pub fn syscall_site(number: u32) -> Option<&'static Site> {
     SYSCALL_SITES.get(number)
 }
 
-/// The site that was found, if what happens there counts.
+/// The site that was found, if anything is counted there.
 #[inline(always)]
 pub fn live(found: Option<&'static Site>) -> Option<&'static Site> {
     let Some(site) = found else {
         lose(Lost::Site);
         return None;
     };
-    (site.state != OFF && config::counts()).then_some(site)
+    (site.state != OFF).then_some(site)
 }
 
 /// A place for a call in flight.

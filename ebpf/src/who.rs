@@ -46,10 +46,25 @@ const WORDS: usize = size_of::<Counts>() / 8;
 /// In the slot of [`NOBODY`], how many programs are about to claim a slot of this CPU.
 const CLAIMS: usize = offset_of!(Slot, pad) / 8;
 
-/// The slot of the current process on this CPU; `None` if it does not count.
+/// The current thread group, if what it does counts, as far as its name is not asked for.
 #[inline(always)]
-pub fn mine() -> Option<*mut Slot> {
+pub fn counted() -> Option<u32> {
     let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
+    filter::passes(tgid).then_some(tgid)
+}
+
+/// The slot of the current thread group at the return of a call that was counted for it. In the middle of a call it cannot
+/// have become another one, so its id is enough.
+#[inline(always)]
+pub fn still_mine(tgid: u32) -> Option<*mut Slot> {
+    let slot = PROCESSES.get_ptr_mut(cpu() * SLOTS + Who::slot(tgid))?;
+    // SAFETY: the slot is a map value.
+    if unsafe { (*slot).who.tgid } == tgid { Some(slot) } else { mine(tgid) }
+}
+
+/// The slot of the current thread group on this CPU; `None` if it does not count.
+#[inline(always)]
+pub fn mine(tgid: u32) -> Option<*mut Slot> {
     let generation = *GENERATIONS.get(Who::generation_place(tgid))? as u32;
     let (cpu, cgroup) = (cpu(), filter::cgroup());
     let mut slot = PROCESSES.get_ptr_mut(cpu * SLOTS + Who::slot(tgid))?;
