@@ -34,6 +34,10 @@ pub struct Flight {
 const _: () = assert!(size_of::<Flight>() == 64);
 
 impl Flight {
+    /// No call.
+    pub const NONE: Flight =
+        Flight { key: 0, start: 0, asked: 0, record: 0, iter: 0, segments: 0, seal: 0, pad: 0 };
+
     /// Where a call with this stack pointer is kept.
     #[inline(always)]
     pub const fn place(key: u64) -> u32 {

@@ -13,7 +13,10 @@ use crate::{config, tree};
 /// 1: only the processes of the followed tree count.
 #[unsafe(no_mangle)]
 pub static FOLLOW: Global<u32> = Global::new(0);
-/// Thread groups that count, any if the first is 0; unused places repeat the first.
+/// 1: only these thread groups count.
+#[unsafe(no_mangle)]
+static FILTER_BY_PID: Global<u32> = Global::new(0);
+/// Thread groups that count; unused places repeat the first.
 #[unsafe(no_mangle)]
 static FILTER_PIDS: Global<[u32; 8]> = Global::new([0; 8]);
 /// The cgroup that counts with all below it; any if it is 0.
@@ -37,7 +40,10 @@ static TASK_CGROUPS: Global<u32> = Global::new(0);
 /// 1 more than the user that counts; any if it is 0.
 #[unsafe(no_mangle)]
 static FILTER_USER: Global<u64> = Global::new(0);
-/// The name of processes that count, as two words; any if the first is 0.
+/// 1: only processes of this name count.
+#[unsafe(no_mangle)]
+static FILTER_BY_COMM: Global<u32> = Global::new(0);
+/// The name of processes that count, as two words.
 #[unsafe(no_mangle)]
 static FILTER_COMM: Global<[u64; 2]> = Global::new([0; 2]);
 
@@ -53,8 +59,7 @@ pub fn passes(tgid: u32) -> bool {
 
 #[inline(always)]
 fn passes_pids(tgid: u32) -> bool {
-    let [a, b, c, d, e, f, g, h] = FILTER_PIDS.load();
-    a == 0 || [a, b, c, d, e, f, g, h].contains(&tgid)
+    FILTER_BY_PID.load() == 0 || FILTER_PIDS.load().contains(&tgid)
 }
 
 #[inline(always)]
@@ -109,7 +114,7 @@ pub fn cgroup() -> u64 {
 /// Whether a process' name is asked for.
 #[inline(always)]
 pub fn by_comm() -> bool {
-    FILTER_COMM.load()[0] != 0
+    FILTER_BY_COMM.load() != 0
 }
 
 /// Whether a process of this name counts.

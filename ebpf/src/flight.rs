@@ -2,9 +2,15 @@
 
 use aya_ebpf::helpers::generated::bpf_ktime_get_ns;
 use core::ptr::read_volatile;
-use iotrace_common::{flight::Flight, lost::Lost};
+use iotrace_common::{
+    flight::{FLIGHT_BITS, Flight},
+    lost::Lost,
+};
 
-use crate::maps::{flight, lose};
+use crate::maps::{Own, lose};
+
+/// Calls in flight.
+static FLIGHTS: Own<Flight, { 1 << FLIGHT_BITS }> = Own::new([Flight::NONE; 1 << FLIGHT_BITS]);
 
 /// Now, in nanoseconds of the monotonic clock.
 #[inline(always)]
@@ -18,18 +24,18 @@ pub fn now() -> u64 {
 #[inline(always)]
 pub fn leave(mut call: Flight) {
     let first = Flight::place(call.key);
-    let (Some(mut place), Some(beside)) = (flight(first), flight(first ^ 1)) else { return };
+    let mut place = FLIGHTS.at(first);
     call.seal = call.sealed();
-    // SAFETY: the places are values of the map. Member by member: the padding stays.
+    // SAFETY: the places are values of the array. Member by member: the padding stays.
     unsafe {
-        if holds_another(place, call.key) {
-            if holds_another(beside, call.key) {
-                lose(Lost::Flight);
-            } else {
+        let held = read_volatile(&raw const (*place).key);
+        if held != 0 {
+            let beside = FLIGHTS.at(first ^ 1);
+            if held != call.key && !holds_another(beside, call.key) {
                 place = beside;
+            } else {
+                lose(Lost::Flight);
             }
-        } else if read_volatile(&raw const (*place).key) != 0 {
-            lose(Lost::Flight);
         }
         (*place).key = call.key;
         (*place).start = call.start;
@@ -44,7 +50,7 @@ pub fn leave(mut call: Flight) {
 /// Whether a call with another stack pointer is there.
 ///
 /// # Safety
-/// `place` must point to a map value.
+/// `place` must be one of the array's.
 #[inline(always)]
 unsafe fn holds_another(place: *const Flight, key: u64) -> bool {
     // SAFETY: by contract.
@@ -57,15 +63,12 @@ unsafe fn holds_another(place: *const Flight, key: u64) -> bool {
 #[inline(always)]
 pub fn take(key: u64) -> Option<Flight> {
     let first = Flight::place(key);
-    if let Some(call) = take_from(flight(first)?, key) {
-        return Some(call);
-    }
-    take_from(flight(first ^ 1)?, key)
+    take_from(FLIGHTS.at(first), key).or_else(|| take_from(FLIGHTS.at(first ^ 1), key))
 }
 
 #[inline(always)]
 fn take_from(place: *mut Flight, key: u64) -> Option<Flight> {
-    // SAFETY: the place is a value of the map. Each member is read once, so that what is checked is used.
+    // SAFETY: the place is a value of the array. Each member is read once, so that what is checked is used.
     let call = unsafe {
         Flight {
             key: read_volatile(&raw const (*place).key),

@@ -16,7 +16,7 @@ use crate::{
     arch::{self, Regs},
     config::{self, NO_PATH},
     flight,
-    maps::{Add, Alone, Shared, import_record, live, lose, site, syscall_site},
+    maps::{Add, Alone, Shared, cpu, import_record, live, lose, site, syscall_site},
     traced::slot,
     who,
 };
@@ -30,14 +30,15 @@ const EBADF: i64 = 9;
 pub fn call(ctx: &ProbeContext) {
     let regs = Regs::of(ctx);
     let Some(site) = live(site(regs.address())) else { return };
-    let Some(slot) = who::counted().and_then(who::mine) else { return };
+    let cpu = cpu();
+    let Some(slot) = who::counted().and_then(|tgid| who::mine(cpu, tgid)) else { return };
     let path = path(site);
-    let Some(record) = import_record(path) else { return lose(Lost::Record) };
+    let Some(record) = import_record(cpu, path) else { return lose(Lost::Record) };
     let (segments, fast) = (regs.argument(site.count) as u32, regs.argument(site.iter) as u32);
     // SAFETY: both are map values of this CPU.
     unsafe { enter::<Alone>(record, slot, segments, fast) };
-    let (key, start, record) = (regs.stack_pointer(), flight::now(), u64::from(path));
-    flight::leave(Flight { key, start, record, ..Flight::default() });
+    let (key, record) = (regs.stack_pointer(), u64::from(path));
+    flight::leave(Flight { key, record, ..Flight::NONE });
 }
 
 #[inline(always)]
@@ -46,13 +47,14 @@ pub fn returned(ctx: &ProbeContext) {
     let Some(site) = live(site(regs.address())) else { return };
     let Some(tgid) = who::counted() else { return };
     let Some(call) = flight::take(regs.stack_pointer()) else { return };
-    let Some(record) = import_record(call.record as u8) else { return lose(Lost::Record) };
+    let cpu = cpu();
+    let Some(record) = import_record(cpu, call.record as u8) else { return lose(Lost::Record) };
     let result = regs.result() as i64;
     let result = match site.returns {
         RETURNS_POINTER if !(-MAX_ERRNO..0).contains(&result) => 0,
         _ => result,
     };
-    let Some(slot) = who::still_mine(tgid) else { return };
+    let Some(slot) = who::still_mine(cpu, tgid) else { return };
     // SAFETY: both are map values of this CPU.
     unsafe { leave::<Alone>(record, slot, result) };
 }
@@ -125,8 +127,9 @@ fn syscall(ctx: &FExitContext, number: u32) {
     if result == -EBADF {
         return;
     }
-    let Some(slot) = who::counted().and_then(who::mine) else { return };
-    let Some(record) = import_record(site.target) else { return lose(Lost::Record) };
+    let cpu = cpu();
+    let Some(slot) = who::counted().and_then(|tgid| who::mine(cpu, tgid)) else { return };
+    let Some(record) = import_record(cpu, site.target) else { return lose(Lost::Record) };
     let Some(segments) = arch::syscall_argument(saved, site.count) else { return lose(Lost::Site) };
     // SAFETY: both are map values of this CPU.
     unsafe {

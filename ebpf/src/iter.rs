@@ -19,7 +19,7 @@ use crate::{
     arch::Regs,
     config::{self, DIAGNOSE, ITER_COUNT, ITER_KIND, ITER_OFFSET, ITER_SEGMENTS, KINDS},
     flight,
-    maps::{Add, Alone, Shared, fentry_site, iter_index, iter_record, live, lose, site},
+    maps::{Add, Alone, Shared, cpu, fentry_site, iter_index, iter_record, live, lose, site},
     traced::{key, slot},
     who::{counted, mine, still_mine},
 };
@@ -89,7 +89,8 @@ impl Iter {
 /// Counts the call and leaves it for its return.
 #[inline(always)]
 fn enter<A: Add>(ctx: &impl EbpfContext, site: &Site, key: u64, iter: u64, bytes: u64) {
-    let Some(slot) = counted().and_then(mine) else { return };
+    let cpu = cpu();
+    let Some(slot) = counted().and_then(|tgid| mine(cpu, tgid)) else { return };
     let (kind, segments, asked, before) = match Iter::read(iter) {
         Ok(iter) => {
             let (kind, segments) = iter.kind();
@@ -105,14 +106,14 @@ fn enter<A: Add>(ctx: &impl EbpfContext, site: &Site, key: u64, iter: u64, bytes
         }
     };
     let index = iter_index(site.target, kind);
-    let Some(record) = iter_record(index) else { return lose(Lost::Record) };
+    let Some(record) = iter_record(cpu, index) else { return lose(Lost::Record) };
     // SAFETY: both are map values of this CPU.
     unsafe {
         A::add(&raw mut (*record).calls, 1);
         A::add(&raw mut (*record).asked, asked);
         A::add(&raw mut (*slot).counts.iter_calls[place(kind)], 1);
     }
-    let mut call = Flight { key, asked, record: record_of(index, kind), ..Flight::default() };
+    let mut call = Flight { key, asked, record: record_of(index, kind), ..Flight::NONE };
     match segments {
         _ if site.flags & KEEPS != 0 => {}
         ONE => call.segments = 1,
@@ -128,7 +129,8 @@ fn enter<A: Add>(ctx: &impl EbpfContext, site: &Site, key: u64, iter: u64, bytes
 fn leave<A: Add>(site: &Site, key: u64, result: u64, now: u64) {
     let Some(tgid) = counted() else { return };
     let Some(call) = flight::take(key) else { return };
-    let Some(record) = iter_record(call.record as u32) else { return lose(Lost::Record) };
+    let cpu = cpu();
+    let Some(record) = iter_record(cpu, call.record as u32) else { return lose(Lost::Record) };
     let done = match site.returns {
         RETURNS_BYTES if (result as i64) < 0 => 0,
         RETURNS_BYTES => result,
@@ -152,7 +154,7 @@ fn leave<A: Add>(site: &Site, key: u64, result: u64, now: u64) {
             A::add(&raw mut (*record).segments, segments(&call));
         }
     }
-    let Some(slot) = still_mine(tgid) else { return };
+    let Some(slot) = still_mine(cpu, tgid) else { return };
     // SAFETY: a map value of this CPU.
     unsafe { A::add(&raw mut (*slot).counts.iter_bytes[place((call.record >> 32) as u32)], done) };
 }

@@ -4,7 +4,7 @@
 //! another does. kprobe programs never nest on a CPU (`bpf_prog_active`), so they add without a lock; fentry
 //! programs may be preempted, so theirs is an atomic instruction (see [`Add`]).
 
-use core::arch::asm;
+use core::{arch::asm, cell::UnsafeCell};
 
 use aya_ebpf::{
     helpers::generated::bpf_get_smp_processor_id,
@@ -12,7 +12,6 @@ use aya_ebpf::{
     maps::{Array, HashMap},
 };
 use iotrace_common::{
-    flight::{FLIGHT_BITS, Flight},
     import::{ImportRecord, Path},
     iter::IterRecord,
     lost::{Lost, LostRecord},
@@ -42,9 +41,6 @@ static FENTRY_SITES: Array<Site> = Array::with_max_entries(FENTRIES as u32, MMAP
 /// System calls probed by fexit, by the number of the program.
 #[map]
 static SYSCALL_SITES: Array<Site> = Array::with_max_entries(SYSCALLS as u32, MMAPABLE);
-/// Calls in flight.
-#[map]
-static FLIGHTS: Array<Flight> = Array::with_max_entries(1 << FLIGHT_BITS, 0);
 /// Thread groups of the followed tree; empty unless one is followed.
 #[map]
 pub static TREE: HashMap<u32, u8> = HashMap::with_max_entries(1 << 15, 1 /* BPF_F_NO_PREALLOC */);
@@ -86,10 +82,10 @@ pub fn cpu() -> u32 {
     unsafe { bpf_get_smp_processor_id() }
 }
 
-/// The totals of a path on this CPU.
+/// The totals of a path on a CPU.
 #[inline(always)]
-pub fn import_record(path: u8) -> Option<*mut ImportRecord> {
-    IMPORTS.get_ptr_mut(cpu() * Path::COUNT as u32 + u32::from(path))
+pub fn import_record(cpu: u32, path: u8) -> Option<*mut ImportRecord> {
+    IMPORTS.get_ptr_mut(cpu * Path::COUNT as u32 + u32::from(path))
 }
 
 /// The number of a function's and kind's record within a CPU's block.
@@ -98,10 +94,10 @@ pub fn iter_index(function: u8, kind: u32) -> u32 {
     u32::from(function) * KINDS.load() + kind
 }
 
-/// The totals with that number on this CPU.
+/// The totals with that number on a CPU.
 #[inline(always)]
-pub fn iter_record(index: u32) -> Option<*mut IterRecord> {
-    ITERS.get_ptr_mut(cpu() * (FUNCTIONS.load() * KINDS.load()) + index)
+pub fn iter_record(cpu: u32, index: u32) -> Option<*mut IterRecord> {
+    ITERS.get_ptr_mut(cpu * (FUNCTIONS.load() * KINDS.load()) + index)
 }
 
 /// The site at this address.
@@ -132,10 +128,27 @@ pub fn live(found: Option<&'static Site>) -> Option<&'static Site> {
     (site.state != OFF).then_some(site)
 }
 
-/// A place for a call in flight.
-#[inline(always)]
-pub fn flight(place: u32) -> Option<*mut Flight> {
-    FLIGHTS.get_ptr_mut(place)
+/// Values that only the kernel side reads and writes: in its own data, which it reaches without a look-up. As many as
+/// a power of two.
+#[repr(transparent)]
+pub struct Own<T, const N: usize>(UnsafeCell<[T; N]>);
+
+// SAFETY: whoever reads or writes through the pointers sees to it that others may do so, too.
+unsafe impl<T, const N: usize> Sync for Own<T, N> {}
+
+impl<T, const N: usize> Own<T, N> {
+    /// All zero.
+    pub const fn new(zero: [T; N]) -> Self {
+        const { assert!(N.is_power_of_two()) };
+        Own(UnsafeCell::new(zero))
+    }
+
+    /// The value with this number; numbers start again behind the last.
+    #[inline(always)]
+    pub fn at(&self, number: u32) -> *mut T {
+        // SAFETY: the mask keeps the number within the array.
+        unsafe { self.0.get().cast::<T>().add(number as usize & (N - 1)) }
+    }
 }
 
 /// Counts an event that could not be counted.

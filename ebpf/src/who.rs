@@ -20,7 +20,7 @@ use iotrace_common::{
 use crate::{
     config::{TASK_PID, TASK_TGID},
     filter,
-    maps::{Add as _, MMAPABLE, Shared, cpu, lose},
+    maps::{Add as _, MMAPABLE, Own, Shared, lose},
     tree,
 };
 
@@ -35,8 +35,7 @@ static TASK_COMM: Global<u32> = Global::new(0);
 #[map]
 static PROCESSES: Array<Slot> = Array::with_max_entries(SLOTS, MMAPABLE);
 /// How often a thread group id with these low bits was given or changed its program.
-#[map]
-static GENERATIONS: Array<u64> = Array::with_max_entries(1 << GENERATION_BITS, 0);
+static GENERATIONS: Own<u64, { 1 << GENERATION_BITS }> = Own::new([0; 1 << GENERATION_BITS]);
 /// What slots held when another process took them.
 #[map]
 static HANDOVERS: RingBuf = RingBuf::with_byte_size(1 << 19, 0);
@@ -56,17 +55,18 @@ pub fn counted() -> Option<u32> {
 /// The slot of the current thread group at the return of a call that was counted for it. In the middle of a call it cannot
 /// have become another one, so its id is enough.
 #[inline(always)]
-pub fn still_mine(tgid: u32) -> Option<*mut Slot> {
-    let slot = PROCESSES.get_ptr_mut(cpu() * SLOTS + Who::slot(tgid))?;
+pub fn still_mine(cpu: u32, tgid: u32) -> Option<*mut Slot> {
+    let slot = PROCESSES.get_ptr_mut(cpu * SLOTS + Who::slot(tgid))?;
     // SAFETY: the slot is a map value.
-    if unsafe { (*slot).who.tgid } == tgid { Some(slot) } else { mine(tgid) }
+    if unsafe { (*slot).who.tgid } == tgid { Some(slot) } else { mine(cpu, tgid) }
 }
 
 /// The slot of the current thread group on this CPU; `None` if it does not count.
 #[inline(always)]
-pub fn mine(tgid: u32) -> Option<*mut Slot> {
-    let generation = *GENERATIONS.get(Who::generation_place(tgid))? as u32;
-    let (cpu, cgroup) = (cpu(), filter::cgroup());
+pub fn mine(cpu: u32, tgid: u32) -> Option<*mut Slot> {
+    // SAFETY: a value of the array, read whole.
+    let generation = unsafe { read_volatile(GENERATIONS.at(Who::generation_place(tgid))) } as u32;
+    let cgroup = filter::cgroup();
     let mut slot = PROCESSES.get_ptr_mut(cpu * SLOTS + Who::slot(tgid))?;
     // SAFETY: the slot is a map value.
     let who = unsafe { &(*slot).who };
@@ -212,8 +212,6 @@ pub fn exec() {
 
 #[inline(always)]
 fn renew(tgid: u32) {
-    if let Some(generation) = GENERATIONS.get_ptr_mut(Who::generation_place(tgid)) {
-        // SAFETY: a map value.
-        unsafe { Shared::add(generation, 1) };
-    }
+    // SAFETY: a value of the array.
+    unsafe { Shared::add(GENERATIONS.at(Who::generation_place(tgid)), 1) };
 }

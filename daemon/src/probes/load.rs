@@ -152,6 +152,8 @@ impl Probes {
             ("CGROUP_LEVEL", facts.ancestors.map_or(0, |to| to.level)),
             ("CSS_SET_CGROUP", facts.ancestors.map_or(0, |to| to.cgroup)),
             ("TASK_CGROUPS", facts.ancestors.map_or(0, |to| to.cgroups)),
+            ("FILTER_BY_PID", u32::from(!scope.filter.pids.is_empty())),
+            ("FILTER_BY_COMM", u32::from(scope.filter.comm.is_some())),
         ];
         let Prepared { mut loader, types } = prepared;
         for (name, number) in &numbers {
