@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read as _, Seek as _, Write as _};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use serde_json::Value;
@@ -65,15 +67,27 @@ impl Page {
             .collect()
     }
 
-    /// Writes it to the target folder, and to the repository if it is `blessed`: there, kernels that the tests did
-    /// not run on stay.
-    pub fn write(&self, mut committed: Page, blessed: bool) -> Result<()> {
-        fs::write(workspace::target().join("kernels.md"), self.print())?;
-        if blessed {
-            committed.0.extend(self.0.clone());
-            fs::write(workspace::root().join("docs/kernels.md"), committed.print())?;
-        }
-        Ok(())
+    /// Writes it to the target folder, and to the repository if it is `blessed`. Kernels that the tests did not run on
+    /// stay as they are there.
+    pub fn write(&self, blessed: bool) -> Result<()> {
+        self.write_over(&workspace::target().join("kernels.md"))?;
+        if blessed { self.write_over(&workspace::root().join("docs/kernels.md")) } else { Ok(()) }
+    }
+
+    /// Other processes may do the same for other kernels.
+    fn write_over(&self, path: &Path) -> Result<()> {
+        let write = || {
+            let mut file = File::options().read(true).write(true).create(true).truncate(false).open(path)?;
+            file.lock()?;
+            let mut text = String::new();
+            file.read_to_string(&mut text)?;
+            let mut page = Self::parse(&text);
+            page.0.extend(self.0.clone());
+            file.rewind()?;
+            file.set_len(0)?;
+            file.write_all(page.print().as_bytes())
+        };
+        write().with_context(|| format!("cannot write {}", path.display()))
     }
 
     fn parse(text: &str) -> Self {

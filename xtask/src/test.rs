@@ -71,9 +71,9 @@ pub fn command(options: &Options) -> Result<ExitCode> {
         }
         let matrix: Vec<String> = MATRIX.iter().map(|&kernel| kernel.into()).collect();
         let kernels = if options.kernels.is_empty() { &matrix } else { &options.kernels };
-        if kernels.len() > 1 && !options.bless {
+        if kernels.len() > 1 {
             stages.time("fetch", || fetch(kernels, &tests))?;
-            sum.add(stages.time("guests", || in_lanes(kernels, &options.tests))?);
+            sum.add(stages.time("guests", || in_lanes(kernels, options))?);
         } else {
             // Some of the tests would see only a part of what all find.
             let mut page = options.tests.is_empty().then(Page::default);
@@ -102,9 +102,10 @@ fn fetch(kernels: &[String], tests: &[Program]) -> Result<()> {
 }
 
 /// Runs the tests in guests by a process for each kernel, the longest first.
-fn in_lanes(kernels: &[String], tests: &[String]) -> Result<Tally> {
+fn in_lanes(kernels: &[String], options: &Options) -> Result<Tally> {
     let mut arguments: Vec<String> = ["test", "--guest-only"].map(String::from).into();
-    arguments.extend(tests.iter().flat_map(|test| ["--test".to_owned(), test.clone()]));
+    arguments.extend(options.bless.then(|| "--bless".into()));
+    arguments.extend(options.tests.iter().flat_map(|test| ["--test".to_owned(), test.clone()]));
     let mut kernels = kernels.to_vec();
     kernels.sort_by_key(|kernel| Reverse(rigs::own_tests(kernel)));
     let mut sum = Tally::default();
@@ -248,15 +249,14 @@ fn rig_tests(
 
 /// Holds what was found against docs/kernels.md, or writes it there.
 fn page_test(page: &Page, blessed: bool) -> Result<Tally> {
-    let committed = Page::committed();
-    let changed = if blessed { Vec::new() } else { page.changed(&committed) };
+    let changed = if blessed { Vec::new() } else { page.changed(&Page::committed()) };
     for line in &changed {
         println!("docs/kernels.md says something else of {line}");
     }
     if !changed.is_empty() {
         println!("`cargo xtask test --bless` writes docs/kernels.md; what was found is in target/kernels.md");
     }
-    page.write(committed, blessed)?;
+    page.write(blessed)?;
     Ok(Tally { passed: usize::from(changed.is_empty()), failed: changed.len() })
 }
 
