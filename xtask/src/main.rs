@@ -1,14 +1,17 @@
-//! The project's own commands: `cargo xtask setup`, `run`, `test` and `vm`.
+//! The project's own commands: `cargo xtask setup`, `run`, `test`, `bench` and `vm`.
 
 mod apt;
+mod bench;
 mod cpio;
 mod findings;
 mod kernel;
 mod kernels;
 mod lanes;
 mod modules;
+mod overhead;
 mod packages;
 mod programs;
+mod promises;
 mod qemu;
 mod rigs;
 mod root;
@@ -25,12 +28,13 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Set up, run and test iotrace on real kernels.
+/// Set up, run, test and measure iotrace on real kernels.
 #[derive(Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 enum Command {
     Run(run::Options),
     Test(test::Options),
+    Bench(bench::Options),
     Setup(setup::Options),
     Vm(vm::Options),
 }
@@ -39,6 +43,7 @@ fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Run(options) => run::command(&options),
         Command::Test(options) => test::command(&options),
+        Command::Bench(options) => bench::command(&options),
         Command::Setup(options) => setup::command(&options),
         Command::Vm(options) => vm::command(&options),
     };

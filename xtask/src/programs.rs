@@ -25,6 +25,11 @@ pub fn build() -> Result<Vec<Program>> {
     built(workspace::cargo().args(["build", "--bins"]), "bin")
 }
 
+/// The same, and what measures them.
+pub fn build_bench() -> Result<Vec<Program>> {
+    built(workspace::cargo().args(["build", "--bins", "-p", "iotrace-bench"]), "bin")
+}
+
 /// The tests that run in a guest.
 pub fn build_tests() -> Result<Vec<Program>> {
     built(workspace::cargo().args(["test", "--no-run", "--tests"]), "test")

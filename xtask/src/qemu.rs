@@ -170,7 +170,7 @@ impl Drop for Scratch {
 
 /// Whether it is worth a try: the device is ours to open, the processor can do it, and it has not failed here
 /// before.
-fn kvm_may_work() -> bool {
+pub fn kvm_may_work() -> bool {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = processor.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     let capable = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");

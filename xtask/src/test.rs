@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
+use crate::bench;
 use crate::findings::{Findings, Output};
 use crate::kernel::Kernel;
 use crate::kernels::Page;
@@ -24,6 +25,8 @@ const MATRIX: &[&str] = &["5.10", "6.1", "6.12", "7.3"];
 /// Where the start and stop cycles are as many as promised; the others do a few.
 const CYCLES_ON: &str = "6.12";
 const CYCLES: u32 = 50;
+/// Packages for the bpf target.
+const KERNEL_SIDE: &[&str] = &["iotrace-ebpf", "iotrace-bench-ebpf"];
 /// For one guest and all of its tests.
 const TIMEOUT: Duration = Duration::from_secs(1200);
 
@@ -79,6 +82,10 @@ pub fn command(options: &Options) -> Result<ExitCode> {
             let mut page = options.tests.is_empty().then(Page::default);
             for name in kernels {
                 sum.add(stages.time(name, || guest_tests(name, &programs, &tests, page.as_mut()))?);
+                if name == bench::CHECKED_ON && options.tests.is_empty() && !options.bless {
+                    let (passed, failed) = stages.time("overhead", bench::test)?;
+                    sum.add(Tally { passed, failed });
+                }
             }
             if let Some(page) = page {
                 sum.add(page_test(&page, options.bless)?);
@@ -118,12 +125,14 @@ fn in_lanes(kernels: &[String], options: &Options) -> Result<Tally> {
 
 fn lints() -> Result<()> {
     let mut clippy = workspace::cargo();
-    clippy.args(["clippy", "--quiet", "--workspace", "--exclude", "iotrace-ebpf", "--all-targets"]);
+    clippy.args(["clippy", "--quiet", "--workspace", "--all-targets"]);
+    clippy.args(KERNEL_SIDE.iter().flat_map(|package| ["--exclude", package]));
     run(clippy.args(["--", "-D", "warnings"]))?;
     // The kernel side is for a target of its own, as in daemon/build.rs.
     let mut clippy = workspace::cargo();
     clippy.env("RUSTC_BOOTSTRAP", "1").env("CARGO_ENCODED_RUSTFLAGS", "--cfg=bpf_target_arch=\"x86_64\"");
-    clippy.args(["clippy", "--quiet", "--package", "iotrace-ebpf", "--release", "-Z", "build-std=core"]);
+    clippy.args(["clippy", "--quiet", "--release", "-Z", "build-std=core"]);
+    clippy.args(KERNEL_SIDE.iter().flat_map(|package| ["--package", package]));
     clippy
         .args(["--target", "bpfel-unknown-none", "--target-dir"])
         .arg(workspace::target().join("ebpf-lints"));
@@ -134,7 +143,15 @@ fn host_tests() -> Result<Tally> {
     let mut sum = Tally::default();
     // The guest's tests are for the guest; its helpers are tested here.
     for packages in [
-        &["--workspace", "--exclude", "iotrace-ebpf", "--exclude", "iotrace-guest"][..],
+        &[
+            "--workspace",
+            "--exclude",
+            "iotrace-ebpf",
+            "--exclude",
+            "iotrace-bench-ebpf",
+            "--exclude",
+            "iotrace-guest",
+        ][..],
         &["--package", "iotrace-guest", "--lib", "--bins"],
     ] {
         let mut test = workspace::cargo();
