@@ -165,6 +165,7 @@ pub fn selftest(options: &cli::Selftest) -> Result<ExitCode> {
         measure.stop();
         return Err(TracerError::Nothing.into());
     }
+    tell_failed(&measure.probes());
     let rows = selftest::run(&mut measure);
     if let Ok(rows) = &rows {
         print(&match options.output {

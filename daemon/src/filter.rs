@@ -8,7 +8,7 @@ use std::{
 
 use thiserror::Error;
 
-use crate::{cgroups, cli::Only, pids};
+use crate::{cgroups, cli::Only, pids, printable};
 
 /// Processes that the kernel side can tell by their ids.
 pub const PIDS: usize = 8;
@@ -38,18 +38,25 @@ pub enum FilterError {
     NoProcess(u32),
     #[error("{id} is a thread of process {group}; give --pid {group}")]
     Thread { id: u32, group: u32 },
-    #[error("no cgroups of version 2 under {}; boot with systemd.unified_cgroup_hierarchy=1, or give --pid or --user", .0.display())]
+    #[error("no cgroups of version 2 under {}; boot with systemd.unified_cgroup_hierarchy=1, or give --pid or --user", shown(.0))]
     NoCgroups(PathBuf),
-    #[error("{} is the root of a cgroup namespace, and iotrace must see the host's; run it as `nsenter -C -t 1`", .0.display())]
+    #[error("{} is the root of a cgroup namespace, and iotrace must see the host's; run it as `nsenter -C -t 1`", shown(.0))]
     Namespace(PathBuf),
-    #[error("no cgroup {} under {}; `systemd-cgls` lists them", .path.display(), .mount.display())]
+    #[error("no cgroup {} under {}; `systemd-cgls` lists them", shown(.path), shown(.mount))]
     NoCgroup { path: PathBuf, mount: PathBuf },
-    #[error("no unit {unit} under {}; `systemctl list-units {unit}` tells whether it runs", .below.display())]
+    #[error("no unit {unit} under {}; `systemctl list-units {unit}` tells whether it runs", shown(.below), unit = shown(Path::new(.unit)))]
     NoUnit { unit: String, below: PathBuf },
-    #[error("{number} units {unit}, such as {} and {}; choose with --cgroup", .paths.0.display(), .paths.1.display())]
+    #[error("{number} units {unit}, such as {} and {}; choose with --cgroup", shown(&.paths.0), shown(&.paths.1), unit = shown(Path::new(.unit)))]
     Units { unit: String, number: usize, paths: (PathBuf, PathBuf) },
-    #[error("no user {0} in /etc/passwd; give the number that `id -u {0}` prints")]
+    #[error("no user {user} in /etc/passwd; give the number that `id -u {user}` prints", user = shown(Path::new(.0)))]
     NoUser(String),
+    #[error("no user has the number {0}; the highest is 4294967294")]
+    NoUid(String),
+}
+
+/// What the user gave, on one line and harmless to a terminal.
+fn shown(path: &Path) -> String {
+    printable::path(path.as_os_str().as_encoded_bytes())
 }
 
 impl Filter {
@@ -131,6 +138,7 @@ fn user(name: &str) -> Result<u32, FilterError> {
     // The highest number stands for no user.
     match name.parse() {
         Ok(uid) if uid != u32::MAX => Ok(uid),
+        _ if name.bytes().all(|byte| byte.is_ascii_digit()) => Err(FilterError::NoUid(name.to_owned())),
         _ => {
             let passwd = fs::read("/etc/passwd").unwrap_or_default();
             uid(&String::from_utf8_lossy(&passwd), name).ok_or_else(|| FilterError::NoUser(name.to_owned()))
@@ -247,8 +255,11 @@ mod tests {
             [Some(0), Some(33), None, None, None, None]
         });
         assert_eq!(user("1000"), Ok(1000));
-        let none = user("4294967295").unwrap_err().to_string();
-        assert!(none.starts_with("no user 4294967295 in /etc/passwd; give the number"), "{none}");
+        for none in ["4294967295", "99999999999999999999"] {
+            assert_eq!(user(none), Err(FilterError::NoUid(none.to_owned())));
+        }
+        let none = user("a\nb\u{1b}[31m").unwrap_err().to_string();
+        assert!(none.starts_with("no user a\\x0ab\\x1b[31m in /etc/passwd; give the number"), "{none}");
     }
 
     #[test]

@@ -138,7 +138,8 @@ impl Test<'_> {
     }
 
     fn load(&mut self, arguments: &str) -> Result<(Outcome, Delta, Agreement)> {
-        let report = Report::new().context("cannot make a file in memory")?;
+        let report = Report::new()
+            .context("cannot make a file in memory, perhaps for the limit of open files (ulimit -n)")?;
         let number = report.number().to_string();
         let arguments =
             arguments.split_whitespace().chain(["--report", number.as_str()]).map(OsString::from).collect();

@@ -29,7 +29,7 @@ pub struct Options {
     /// Leave half of the calls to a child made by fork
     #[arg(long)]
     pub fork: bool,
-    /// The file to read or write, or the program to run [default: a file in memory, or /bin/true]
+    /// The file to read or write, made and lengthened if need be, or the program to run [default: a file in memory, or /bin/true]
     #[arg(long)]
     pub file: Option<PathBuf>,
     /// TCP over loopback instead of unix sockets

@@ -42,6 +42,17 @@ impl Setup {
         self.segments.saturating_mul(self.bytes)
     }
 
+    /// Refuses lengths that no call does at once (`MAX_RW_COUNT`, include/linux/fs.h).
+    pub fn possible(&self) -> Result<()> {
+        const MOST: usize = 0x7fff_f000;
+        if self.length() <= MOST {
+            return Ok(());
+        }
+        let Setup { segments, bytes, .. } = self;
+        Err(Misuse(format!("{segments} segments of {bytes} bytes are too many for one call: at most {MOST}"))
+            .into())
+    }
+
     /// Refuses lengths that a socket or pipe does not take at once.
     pub fn at_most(&self, length: usize, most: usize) -> Result<()> {
         if length <= most {
@@ -229,6 +240,7 @@ pub fn make(name: Name, setup: &Setup) -> Result<Box<dyn Work>> {
 }
 
 fn repeat(name: Name, setup: &Setup, count: u64, tally: &mut Tally) -> Result<()> {
+    setup.possible()?;
     let mut work = make(name, setup)?;
     for _ in 0..count {
         work.once(tally).with_context(|| name.name())?;

@@ -2,7 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, builder::RangedU64ValueParser, value_parser};
+use clap::{
+    Args,
+    builder::{NonEmptyStringValueParser, RangedU64ValueParser},
+    value_parser,
+};
 
 /// Which processes count: those that all of this holds for.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Args)]
@@ -18,16 +22,23 @@ pub struct Only {
     #[arg(long, value_name = "PATH")]
     pub cgroup: Option<PathBuf>,
     /// Only processes of this systemd unit; looked for below the cgroup if one is given.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = unit)]
     pub unit: Option<String>,
     /// Only processes of this user.
-    #[arg(long, value_name = "NAME|UID")]
+    #[arg(long, value_name = "NAME|UID", value_parser = NonEmptyStringValueParser::new())]
     pub user: Option<String>,
 }
 
 /// The number of rows of `--top-k`.
 pub(super) fn rows() -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=1000)
+}
+
+fn unit(text: &str) -> Result<String, &'static str> {
+    if text.trim_matches('.').is_empty() || text.contains(['/', '\0']) {
+        return Err("expected a unit's name, such as nginx.service");
+    }
+    Ok(text.to_owned())
 }
 
 fn comm(text: &str) -> Result<String, &'static str> {
