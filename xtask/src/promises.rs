@@ -30,7 +30,8 @@ const PROMISES: &[Promise] = &[
         load: "walk",
         at_most: 1.3,
         of: "two optimised kprobes that do nothing but read the clock",
-        other: |table| Some(2.0 * table.adds("kprobe that reads the clock, after the call", "walk")?),
+        // That one is optimised on every kernel; 7.3 optimises none where the walk is.
+        other: |table| Some(2.0 * table.adds("kprobe that reads the clock, after the call", "import")?),
     },
     Promise {
         what: "timing a walk",
@@ -76,7 +77,7 @@ mod tests {
             row("nothing", "import", 900),
             row("nothing", "walk", 900),
             row("empty kprobe, after the call", "import", 1200),
-            row("kprobe that reads the clock, after the call", "walk", 1300),
+            row("kprobe that reads the clock, after the call", "import", 1300),
             row("iotrace", "import", 1350),
             row("iotrace", "walk", 2100),
         ];
