@@ -29,7 +29,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("cgroups", &["printable"]),
     ("check", &["snapshot"]),
     ("cli", &[]),
-    ("filter", &["cgroups", "cli", "pids"]),
+    ("filter", &["cgroups", "cli", "pids", "printable"]),
     ("http", &["metrics"]),
     ("kernel", &["plan"]),
     ("metrics", &["names", "snapshot"]),
