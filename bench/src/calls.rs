@@ -18,7 +18,7 @@ const PORT: u16 = 9469;
 /// What a detached probe leaves behind is gone by then.
 const AFTERMATH: Duration = Duration::from_secs(1);
 /// Where the walk of [`Load::Walk`] is, whatever the walker.
-const WALKS_IN: &str = "shmem_file_read_iter";
+const WALKS_IN: &str = "filemap_read";
 /// The call of the import in [`Load::Import`].
 const IMPORT: (&str, &str) = ("import_iovec", FUNCTION);
 
@@ -78,19 +78,16 @@ impl Calls {
         });
         let entry = Place { function: FUNCTION.into(), offset: 0 };
         self.kprobe("empty kprobe, function entry", Load::Import, || Ok(vec![entry]), false);
-        let import = |place: fn(&Site) -> Option<Place>| {
+        let import = |places: fn(&Site) -> Vec<Place>| {
             let site = sites.iter().find(|site| (&*site.target, &*site.place.function) == IMPORT);
-            let site = site.with_context(|| format!("{} does not call {}", IMPORT.1, IMPORT.0))?;
-            let place =
-                place(site).with_context(|| format!("iotrace probes the call itself ({})", site.mechanism));
-            Ok(vec![place?])
+            site.map(places).with_context(|| format!("{} does not call {}", IMPORT.1, IMPORT.0))
         };
-        let call = || import(|site| Some(site.place.clone()));
-        let after = || import(|site| Some(site.place.after()));
-        let before = || import(|site| site.probed.clone());
+        let call = || import(|site| vec![site.place.clone()]);
+        let after = || import(|site| vec![site.place.after()]);
+        let ours = || import(|site| site.kprobes.clone());
         self.kprobe("empty kprobe, the call", Load::Import, call, false);
         self.kprobe("empty kprobe, after the call", Load::Import, after, false);
-        self.kprobe("empty kprobe, before the call", Load::Import, before, false);
+        self.kprobe("empty kprobes, where iotrace's are", Load::Import, ours, false);
         self.kprobe("kprobe that reads the clock, after the call", Load::Import, after, true);
         let walk = |places: fn(&Site) -> Vec<Place>| {
             let in_function = sites.iter().filter(|site| site.place.function == WALKS_IN);
@@ -101,12 +98,11 @@ impl Calls {
             Ok(places)
         };
         let after = || walk(|site| vec![site.place.after()]);
-        let both =
-            || walk(|site| vec![site.probed.clone().unwrap_or(site.place.clone()), site.place.after()]);
+        let ours = || walk(|site| site.kprobes.clone());
         self.kprobe("empty kprobe, after the call", Load::Walk, after, false);
         self.kprobe("kprobe that reads the clock, after the call", Load::Walk, after, true);
-        self.kprobe("two empty kprobes, where iotrace's are", Load::Walk, both, false);
-        self.kprobe("two kprobes that read the clock, where iotrace's are", Load::Walk, both, true);
+        self.kprobe("empty kprobes, where iotrace's are", Load::Walk, ours, false);
+        self.kprobe("kprobes that read the clock, where iotrace's are", Load::Walk, ours, true);
     }
 
     fn kprobe(&mut self, name: &str, load: Load, places: impl FnOnce() -> Result<Vec<Place>>, clock: bool) {

@@ -45,15 +45,13 @@ impl Load {
             Load::Import => open(c"/dev/null"),
             Load::Both => open(c"/dev/zero"),
             Load::Walk => {
-                // SAFETY: the name ends with a zero; the buffer is as long as is said.
-                unsafe {
-                    let file = libc::memfd_create(c"walk".as_ptr(), 0);
-                    let content = [1u8; 4096];
-                    if file >= 0 && libc::write(file, content.as_ptr().cast(), content.len()) != 4096 {
-                        bail!("cannot write a file in memory: {}", io::Error::last_os_error());
-                    }
-                    file
+                let file = in_memory();
+                let content = [1u8; 4096];
+                // SAFETY: the buffer is as long as is said.
+                if file >= 0 && unsafe { libc::write(file, content.as_ptr().cast(), content.len()) } != 4096 {
+                    bail!("cannot write a file in memory: {}", io::Error::last_os_error());
                 }
+                file
             }
         };
         if file < 0 {
@@ -93,6 +91,22 @@ impl Load {
         // SAFETY: our own descriptor, used no more.
         unsafe { libc::close(file) };
         Ok(best)
+    }
+}
+
+/// A new file in the page cache alone: of a ramfs, which is read as those of disks are (`filemap_read`); without the
+/// right to mount one, of a tmpfs, which has a function of its own.
+fn in_memory() -> i32 {
+    // SAFETY: the names end with a zero.
+    unsafe {
+        libc::mkdir(c"/ramfs".as_ptr(), 0o700);
+        let mounted =
+            libc::mount(c"none".as_ptr(), c"/ramfs".as_ptr(), c"ramfs".as_ptr(), 0, std::ptr::null()) == 0;
+        if mounted {
+            libc::open(c"/ramfs/walk".as_ptr(), libc::O_RDWR | libc::O_CREAT, 0o600)
+        } else {
+            libc::memfd_create(c"walk".as_ptr(), 0)
+        }
     }
 }
 

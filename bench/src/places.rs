@@ -64,10 +64,8 @@ pub struct Site {
     pub target: String,
     /// The call.
     pub place: Place,
-    /// How iotrace probes it.
-    pub mechanism: String,
-    /// Where iotrace's first probe is, if not at the call.
-    pub probed: Option<Place>,
+    /// Where iotrace's kprobes are, in the order of the text.
+    pub kprobes: Vec<Place>,
 }
 
 /// The sites of the running kernel.
@@ -85,12 +83,9 @@ fn parse(report: &Value) -> Vec<Site> {
     let site = |probe: &Value| {
         let word = |key: &str| probe[key].as_str().unwrap_or_default().to_owned();
         let place = Place::parse(&word("site"))?;
-        let probed = ["probed", "before"].iter().find_map(|key| match &probe[*key] {
-            Value::String(text) => Place::parse(text),
-            Value::Number(offset) => Some(Place { offset: offset.as_u64()?, ..place.clone() }),
-            _ => None,
-        });
-        Some(Site { target: word("target"), place, mechanism: word("mechanism"), probed })
+        let kprobes = probe["kprobes"].as_array().into_iter().flatten();
+        let kprobes = kprobes.filter_map(|kprobe| Place::parse(kprobe["at"].as_str()?)).collect();
+        Some(Site { target: word("target"), place, kprobes })
     };
     probes.filter_map(site).collect()
 }
@@ -121,12 +116,9 @@ mod tests {
 
     #[test]
     fn sites_are_what_check_lists() {
-        let probe = |site: &str, mechanism: &str| serde_json::json!({"target": "import_iovec", "site": site, "mechanism": mechanism});
-        let sites = parse(&serde_json::json!({"probes": [probe("a+0x1", "trap"), probe("", "trap")]}));
+        let probe = |site: &str| serde_json::json!({"target": "import_iovec", "site": site, "kprobes": [{"at": "a+0x6"}]});
+        let sites = parse(&serde_json::json!({"probes": [probe("a+0x1"), probe("")]}));
         assert_eq!(sites.len(), 1);
-        assert_eq!(
-            (sites[0].place.offset, sites[0].mechanism.as_str(), &sites[0].probed),
-            (1, "trap", &None)
-        );
+        assert_eq!((sites[0].place.offset, sites[0].kprobes[0].offset), (1, 6));
     }
 }

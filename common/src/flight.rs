@@ -4,7 +4,7 @@
 //! share one. Flights live in a plain array, indexed by a hash of it: of two calls that meet in one place the later one
 //! takes the place beside it; a third writes over the first, and notices. Nothing can leak: a place is simply written over.
 
-use crate::spread;
+use crate::{SPREAD, spread};
 
 /// Places for calls in flight, as a power of two.
 pub const FLIGHT_BITS: u32 = 13;
@@ -15,28 +15,25 @@ pub const FLIGHT_BITS: u32 = 13;
 pub struct Flight {
     /// The stack pointer at the call; 0 where no call is in flight.
     pub key: u64,
-    /// When it was entered, in nanoseconds of the monotonic clock.
+    /// When it was entered, in nanoseconds of the monotonic clock; 0 if it is not timed.
     pub start: u64,
-    /// Bytes asked for; 0 for an import.
-    pub asked: u64,
-    /// Where its totals go: for a walker the index into the CPU's block of records, for an import its path.
-    pub record: u64,
-    /// For a walker whose segments are counted, the address of its `struct iov_iter`; else 0.
+    /// For a walker the address of its `struct iov_iter`; else 0.
     pub iter: u64,
-    /// For such a walker, `nr_segs` at the call.
-    pub segments: u64,
+    /// For a walker the bytes asked for; for an import its `nr_segs`.
+    pub asked: u64,
+    /// For a walker `nr_segs` at the call; for an import its path, and above eight bits its `fast_segs`.
+    pub more: u64,
     /// Binds them together, see [`Flight::sealed`].
     pub seal: u64,
     /// Fills the cache line.
-    pub pad: u64,
+    pub pad: [u64; 2],
 }
 
 const _: () = assert!(size_of::<Flight>() == 64);
 
 impl Flight {
     /// No call.
-    pub const NONE: Flight =
-        Flight { key: 0, start: 0, asked: 0, record: 0, iter: 0, segments: 0, seal: 0, pad: 0 };
+    pub const NONE: Flight = Flight { key: 0, start: 0, iter: 0, asked: 0, more: 0, seal: 0, pad: [0; 2] };
 
     /// Where a call with this stack pointer is kept.
     #[inline(always)]
@@ -48,8 +45,9 @@ impl Flight {
     /// seal, so it is lost instead of giving a wrong time.
     #[inline(always)]
     pub const fn sealed(&self) -> u64 {
-        let first = self.key ^ self.start.rotate_left(11) ^ self.asked.rotate_left(22);
-        first ^ self.record.rotate_left(33) ^ self.iter.rotate_left(44) ^ self.segments.rotate_left(55)
+        let first = self.key.wrapping_mul(SPREAD).wrapping_add(self.start);
+        let second = first.wrapping_mul(SPREAD).wrapping_add(self.iter);
+        second.wrapping_mul(SPREAD).wrapping_add(self.asked).wrapping_mul(SPREAD).wrapping_add(self.more)
     }
 
     /// Whether this is, whole, the call with the stack pointer `key`.
@@ -64,9 +62,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn flight(key: u64, start: u64, asked: u64, record: u64) -> Flight {
-        let (iter, segments) = (key + 0x88, asked / 512);
-        let mut flight = Flight { key, start, asked, record, iter, segments, ..Flight::default() };
+    fn flight(key: u64, start: u64, iter: u64, asked: u64) -> Flight {
+        let mut flight = Flight { key, start, iter, asked, more: asked / 512, ..Flight::default() };
         flight.seal = flight.sealed();
         flight
     }
@@ -74,20 +71,20 @@ mod tests {
     proptest! {
         #[test]
         fn a_mixture_of_two_calls_is_neither(
-            a in 1u64..1 << 63, b in 1u64..1 << 63, starts in any::<[u64; 2]>(), taken in 1u8..63,
+            a in 1u64..1 << 63, b in 1u64..1 << 63, starts in any::<[u64; 2]>(), frame in 8u64..4096, taken in 1u8..63,
         ) {
             prop_assume!(starts[0] != starts[1] && a != b);
-            let first = flight(a, starts[0], 512, 3);
-            let second = flight(b, starts[1], 4096, 9);
+            // The same frame of two stacks.
+            let first = flight(a, starts[0], a.wrapping_add(frame), 512);
+            let second = flight(b, starts[1], b.wrapping_add(frame), 4096);
             let pick = |bit: u8, x: u64, y: u64| if taken & (1 << bit) != 0 { x } else { y };
             for seal in [first.seal, second.seal] {
                 let mixed = Flight {
                     key: pick(0, first.key, second.key),
                     start: pick(1, first.start, second.start),
-                    asked: pick(2, first.asked, second.asked),
-                    record: pick(3, first.record, second.record),
-                    iter: pick(4, first.iter, second.iter),
-                    segments: pick(5, first.segments, second.segments),
+                    iter: pick(2, first.iter, second.iter),
+                    asked: pick(3, first.asked, second.asked),
+                    more: pick(4, first.more, second.more),
                     seal,
                     ..Flight::default()
                 };

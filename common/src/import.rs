@@ -39,7 +39,7 @@ pub const SEGMENT_BUCKET: [u8; MAX_SEGMENTS as usize + 1] = {
 pub struct ImportRecord {
     /// Calls by segment count, see [`SEGMENT_BOUNDS`]. Their sum is the number of calls.
     pub buckets: [u64; SEGMENT_BUCKETS],
-    /// Segments asked for, by calls with at most [`MAX_SEGMENTS`].
+    /// Segments asked for, by calls with at most [`MAX_SEGMENTS`], but not with one.
     pub segments: u64,
     /// Bytes imported, as the function returned them.
     pub bytes: u64,

@@ -5,6 +5,7 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+pub mod block;
 pub mod flight;
 pub mod import;
 pub mod iter;
@@ -12,8 +13,14 @@ pub mod lost;
 pub mod site;
 pub mod who;
 
+/// Stands in the kernel side's programs where the number of `bpf_rdonly_cast` is to be put in.
+pub const CAST_CALL: u32 = 0x7ac5_70ca;
+
+/// 2⁶⁴/φ, odd.
+pub const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// Spreads an address over `1 << bits` places (Fibonacci hashing): the high bits of a product with 2⁶⁴/φ.
 #[inline(always)]
 pub const fn spread(address: u64, bits: u32) -> u64 {
-    address.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits)
+    address.wrapping_mul(SPREAD) >> (64 - bits)
 }

@@ -21,9 +21,9 @@ pub const GENERATION_BITS: u32 = 12;
 pub struct Who {
     /// Thread group id: what user space calls pid.
     pub tgid: u32,
-    /// Grows with each fork and exec that may have given this id to something else.
+    /// Grows with each fork, exec and change of cgroup that may have given this id to something else.
     pub generation: u32,
-    /// Its cgroup (v2) id.
+    /// The cgroup (v2) id of the thread that claimed the slot.
     pub cgroup: u64,
     /// Name of the thread group's leader when the slot was claimed, NUL-padded.
     pub comm: [u8; 16],
@@ -33,11 +33,11 @@ pub struct Who {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Imports.
-    pub imports: u64,
     /// Imports with exactly one segment.
     pub single: u64,
-    /// Segments imported.
+    /// Imports with another number of segments.
+    pub others: u64,
+    /// Segments imported by those.
     pub segments: u64,
     /// Bytes imported.
     pub bytes: u64,
@@ -78,6 +78,16 @@ pub struct Handover {
 const _: () = assert!(size_of::<Slot>() == 256 && size_of::<Handover>() == 264);
 
 impl Counts {
+    /// All imports.
+    pub const fn imports(&self) -> u64 {
+        self.single.wrapping_add(self.others)
+    }
+
+    /// All segments imported.
+    pub const fn all_segments(&self) -> u64 {
+        self.single.wrapping_add(self.segments)
+    }
+
     /// Adds another's counts.
     pub fn add(&mut self, other: &Counts) {
         for (sum, part) in self.words_mut().zip(other.words()) {
@@ -87,15 +97,15 @@ impl Counts {
 
     /// All counts, in the order of the members.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
-        let Counts { imports, single, segments, bytes, errors, iter_calls, iter_bytes } = self;
-        let first = [*imports, *single, *segments, *bytes, *errors];
+        let Counts { single, others, segments, bytes, errors, iter_calls, iter_bytes } = self;
+        let first = [*single, *others, *segments, *bytes, *errors];
         first.into_iter().chain(iter_calls.iter().copied()).chain(iter_bytes.iter().copied())
     }
 
     /// All counts, to be changed.
     pub fn words_mut(&mut self) -> impl Iterator<Item = &mut u64> {
-        let Counts { imports, single, segments, bytes, errors, iter_calls, iter_bytes } = self;
-        [imports, single, segments, bytes, errors].into_iter().chain(iter_calls).chain(iter_bytes)
+        let Counts { single, others, segments, bytes, errors, iter_calls, iter_bytes } = self;
+        [single, others, segments, bytes, errors].into_iter().chain(iter_calls).chain(iter_bytes)
     }
 }
 

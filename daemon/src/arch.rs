@@ -51,3 +51,43 @@ pub fn syscall_paths() -> [u8; 1024] {
     }
     table
 }
+
+/// The numbers of the same calls in the third calling convention, x32 (arch/x86/entry/syscalls/syscall_64.tbl), without
+/// the bit that marks it.
+const X32: [(u32, Path); 6] = [
+    (515, Path::Readv),
+    (516, Path::Writev),
+    (534, Path::Preadv),
+    (535, Path::Pwritev),
+    (546, Path::Preadv2),
+    (547, Path::Pwritev2),
+];
+
+/// The paths of the system calls whose third argument is the number of segments, as the kernel side looks them up on
+/// their way through their own importer: by the lower nine bits of the number, in which they all differ; 255 elsewhere.
+pub fn vector_paths() -> [u8; 512] {
+    use Path::{Preadv, Preadv2, Pwritev, Pwritev2, Readv, Writev};
+    let mut table = [0xff; 512];
+    let vectors = SYSCALLS.iter().map(|&(number, _, path)| (number, path));
+    let vectors =
+        vectors.filter(|(_, path)| matches!(path, Readv | Writev | Preadv | Pwritev | Preadv2 | Pwritev2));
+    for (number, path) in vectors.chain(X32) {
+        table[number as usize & 511] = path as u8;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_calls_with_vectors_are_told_apart_by_nine_bits() {
+        let table = vector_paths();
+        assert_eq!(table.iter().filter(|&&path| path != 0xff).count(), 18);
+        assert_eq!(
+            [19, 146, 515 & 511].map(|number: usize| table[number]),
+            [Path::Readv as u8, Path::Writev as u8, Path::Readv as u8]
+        );
+    }
+}

@@ -1,11 +1,20 @@
 //! What this kernel offers and what can be measured on it, line by line.
 
-use std::{collections::BTreeMap, fmt::Write as _};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fmt::Write as _,
+    thread,
+    time::Duration,
+};
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use crate::snapshot::{Probe, State};
+
+/// How often the kernel is asked which kprobes are jumps, and how long is waited in between.
+const TRIES: usize = 20;
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// What `iotrace check` found out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -86,6 +95,26 @@ impl CheckReport {
         summary
     }
 
+    /// Notes which kprobes the kernel has made jumps of. It takes its time to: `read` is asked again until the answer stays
+    /// the same.
+    pub fn optimized(&mut self, read: impl Fn() -> Option<BTreeSet<String>>) {
+        let mut jumps = read();
+        for _ in 0..TRIES {
+            thread::sleep(PAUSE);
+            let next = read();
+            let stays = next == jumps && next.as_ref().is_none_or(|jumps| !jumps.is_empty());
+            jumps = next;
+            if stays {
+                break;
+            }
+        }
+        let attached = self.probes.iter_mut().filter(|probe| probe.state == State::Attached);
+        for kprobe in attached.flat_map(|probe| &mut probe.kprobes) {
+            let place = kprobe.at.split(' ').next().unwrap_or_default();
+            kprobe.optimized = jumps.as_ref().map(|jumps| jumps.contains(place));
+        }
+    }
+
     /// 0 if all sites can be measured, 1 if some, 2 if none.
     pub fn exit_code(&self) -> u8 {
         let summary = self.summary();
@@ -127,7 +156,8 @@ pub fn report(report: &CheckReport) -> String {
     let (target, site) = (width(|probe| &probe.target), width(|probe| &probe.site).max(1));
     for probe in &report.probes {
         let place = if probe.site.is_empty() { "-" } else { &probe.site };
-        let rest = format!("{:<target$}  {place:<site$}  {}", probe.target, probe.reason);
+        let last = if probe.reason.is_empty() { kprobes(probe) } else { probe.reason.clone() };
+        let rest = format!("{:<target$}  {place:<site$}  {last}", probe.target);
         line(probe.state.name(), &probe.mechanism, &rest);
     }
     let Summary { sites, attached, pending, failed, unavailable } = report.summary();
@@ -146,9 +176,24 @@ pub fn report(report: &CheckReport) -> String {
     text + &parts.join(", ") + "\n"
 }
 
+/// Where the kprobes of a site are, and what the kernel has made of each.
+fn kprobes(probe: &Probe) -> String {
+    let told = probe.kprobes.iter().map(|kprobe| {
+        let place = kprobe.at.split(' ').next().unwrap_or_default();
+        let offset = place.rfind('+').map_or(place, |plus| &place[plus..]);
+        match kprobe.optimized {
+            Some(true) => format!("{offset} a jump"),
+            Some(false) => format!("{offset} a trap"),
+            None => offset.to_owned(),
+        }
+    });
+    told.collect::<Vec<_>>().join(", ")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::snapshot::Kprobe;
 
     fn with(states: &[State], tried: bool) -> CheckReport {
         let probe = |state: &State| Probe {
@@ -157,6 +202,7 @@ mod tests {
             mechanism: "trap".into(),
             state: *state,
             reason: "two\nlines".into(),
+            kprobes: Vec::new(),
         };
         CheckReport {
             release: "6.12".into(),
@@ -188,6 +234,22 @@ mod tests {
         let mut report = with(&[State::Attached, State::Unavailable], true);
         report.probes[1].site.clear();
         assert_eq!(report.exit_code(), 0);
+    }
+
+    #[test]
+    fn what_the_kernel_has_made_of_a_kprobe_is_told() {
+        let mut checked = with(&[State::Attached], true);
+        checked.probes[0].reason.clear();
+        let kprobe = |at: &str| Kprobe { at: at.into(), optimized: None };
+        checked.probes[0].kprobes = vec![kprobe("vfs_readv+0xca"), kprobe("vfs_readv+0xd4 [m]")];
+        checked.optimized(|| Some(["vfs_readv+0xd4".to_owned()].into()));
+        assert!(
+            report(&checked).contains("vfs_readv+0xcf  +0xca a trap, +0xd4 a jump\n"),
+            "{}",
+            report(&checked)
+        );
+        checked.optimized(|| None);
+        assert!(report(&checked).contains("vfs_readv+0xcf  +0xca, +0xd4\n"));
     }
 
     #[test]

@@ -140,6 +140,7 @@ pub fn check(options: &cli::Check) -> Result<ExitCode> {
             report.kinds = measure.kinds();
             report.programs = measure.programs();
             report.probes = measure.probes();
+            report.optimized(kernel::optimized_kprobes);
             print_report(&report, options.output);
             measure.stop();
             None

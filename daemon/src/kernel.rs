@@ -15,6 +15,7 @@ use crate::plan::{
     btf::Btf,
     kallsyms::{self, Symbols},
     kcore::Segments,
+    landing::{Landings, Table},
     text::Text,
 };
 
@@ -63,12 +64,25 @@ pub struct Facts {
     pub task: TaskLayout,
     /// Whether programs may call `bpf_task_pt_regs` (≥ 5.15).
     pub has_task_pt_regs: bool,
+    /// Whether a probe may carry a word for its program: `bpf_get_attach_cookie` (≥ 5.15).
+    pub has_cookies: bool,
+    /// How programs may read a `struct iov_iter` by themselves: `bpf_rdonly_cast` (≥ 6.2).
+    pub cast: Option<Cast>,
     /// Offsets in `struct iov_iter`.
     pub iter: IterLayout,
     /// Where a cgroup's ancestors are listed by their ids (before 6.0); later there is a helper.
     pub ancestors: Option<AncestorsLayout>,
     /// One more than the highest number a CPU may have.
     pub cpus: u32,
+}
+
+/// Numbers in the kernel's BTF.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cast {
+    /// The function `bpf_rdonly_cast`.
+    pub call: u32,
+    /// `struct iov_iter`.
+    pub iter: u32,
 }
 
 /// Offsets of members of `struct task_struct`, from BTF.
@@ -147,7 +161,11 @@ impl Facts {
                 module: image.module.as_deref(),
             })
             .collect();
-        let plan = plan::plan(&symbols, &btf, &text)?;
+        let has_task_pt_regs = symbols.address_of("bpf_task_pt_regs").is_some();
+        let mut plan = plan::plan(&symbols, &btf, &text)?;
+        if let Some(landings) = read_landings(&kallsyms, &btf) {
+            plan.optimize(&symbols, &text, &landings, has_task_pt_regs);
+        }
         let member = |structure: &'static str, path: &'static str| {
             btf.offset_of(structure, path).ok_or(KernelError::NoMember { structure, path })
         };
@@ -170,7 +188,12 @@ impl Facts {
                 group_leader: member("task_struct", "group_leader")?,
                 comm: member("task_struct", "comm")?,
             },
-            has_task_pt_regs: symbols.address_of("bpf_task_pt_regs").is_some(),
+            has_task_pt_regs,
+            cast: btf
+                .function("bpf_rdonly_cast")
+                .zip(btf.structure("iov_iter"))
+                .map(|(call, iter)| Cast { call, iter }),
+            has_cookies: symbols.address_of("bpf_get_attach_cookie_trace").is_some(),
             iter,
             ancestors: btf.offset_of("cgroup", "ancestor_ids").and_then(|ids| {
                 Some(AncestorsLayout {
@@ -199,16 +222,10 @@ struct Image {
 
 /// The text of the kernel and its modules, as it is in memory.
 fn read_text(symbols: &Symbols<'_>) -> Result<Vec<Image>, KernelError> {
-    /// Program headers lie within the first pages; a kernel has a dozen.
-    const HEADERS: usize = 64 << 10;
     /// More text than any kernel has: a larger range is a mistake.
     const MOST: u64 = 256 << 20;
 
-    let kcore = File::open(KCORE).map_err(|error| unreadable(KCORE, error))?;
-    let mut headers = Vec::with_capacity(HEADERS);
-    (&kcore).take(HEADERS as u64).read_to_end(&mut headers).map_err(|error| unreadable(KCORE, error))?;
-    let segments = Segments::parse(&headers).map_err(KernelError::Kcore)?;
-
+    let (kcore, segments) = kcore()?;
     let core = symbols.core_text().ok_or(KernelError::Restricted)?;
     let modules = symbols.module_text();
     let ranges =
@@ -232,6 +249,39 @@ fn read_text(symbols: &Symbols<'_>) -> Result<Vec<Image>, KernelError> {
         }
     }
     Ok(images)
+}
+
+/// The kernel's tables of static keys and of fixups; without them every probe at a call is a trap.
+fn read_landings(kallsyms: &[u8], btf: &Btf<'_>) -> Option<Landings> {
+    /// A kernel has a quarter of a megabyte of either.
+    const MOST: u64 = 16 << 20;
+
+    let (kcore, segments) = kcore().ok()?;
+    let table = |name: &str| {
+        let bound = |which: &str| kallsyms::data(kallsyms, &format!("__{which}___{name}"));
+        let range = bound("start")?..bound("stop")?;
+        let length = range.end.checked_sub(range.start).filter(|&length| length <= MOST)?;
+        let mut bytes = vec![0; length as usize];
+        if length > 0 {
+            kcore.read_exact_at(&mut bytes, segments.locate(range.clone())?).ok()?;
+        }
+        Some((range.start, bytes))
+    };
+    let (jumps, fixups) = (table("jump_table")?, table("ex_table")?);
+    let [jumps, fixups] = [&jumps, &fixups].map(|(address, bytes)| Table { address: *address, bytes });
+    Landings::read(btf, jumps, fixups)
+}
+
+/// The file that holds the kernel's memory, and what is where in it.
+fn kcore() -> Result<(File, Segments), KernelError> {
+    /// Program headers lie within the first pages; a kernel has a dozen.
+    const HEADERS: usize = 64 << 10;
+
+    let kcore = File::open(KCORE).map_err(|error| unreadable(KCORE, error))?;
+    let mut headers = Vec::with_capacity(HEADERS);
+    (&kcore).take(HEADERS as u64).read_to_end(&mut headers).map_err(|error| unreadable(KCORE, error))?;
+    let segments = Segments::parse(&headers).map_err(KernelError::Kcore)?;
+    Ok((kcore, segments))
 }
 
 fn read(path: &'static str) -> Result<Vec<u8>, KernelError> {
@@ -287,6 +337,17 @@ pub fn lockdown() -> Option<String> {
 /// Whether kprobes fire; `None` where debugfs cannot be read.
 pub fn kprobes_enabled() -> Option<bool> {
     fs::read_to_string(KPROBES_ENABLED).ok().map(|enabled| enabled.trim() != "0")
+}
+
+/// The kprobes that the kernel has made jumps of, such as `vfs_readv+0xd4`; `None` where debugfs cannot be read.
+pub fn optimized_kprobes() -> Option<BTreeSet<String>> {
+    fs::read_to_string("/sys/kernel/debug/kprobes/list").ok().map(|list| optimized(&list))
+}
+
+/// Of lines such as `ffffffff8140d3e4  k  vfs_readv+0xd4    [OPTIMIZED]`; a module's name would follow the place.
+fn optimized(list: &str) -> BTreeSet<String> {
+    let lines = list.lines().filter(|line| line.ends_with("[OPTIMIZED]"));
+    lines.filter_map(|line| line.split_ascii_whitespace().nth(2)).map(str::to_owned).collect()
 }
 
 /// `kernel.perf_event_paranoid`; `None` where it cannot be read.
@@ -347,6 +408,15 @@ mod tests {
                     nfs 90000 0 - Live 0x0\nodd\n";
         let live: Vec<String> = live_modules(list).into_iter().collect();
         assert_eq!(live, ["nfs 0x0", "tun 0xffffffffc0a00000"]);
+    }
+
+    #[test]
+    fn a_kprobe_is_a_jump_or_a_trap() {
+        let list = "ffffffff8140d3e4  k  vfs_readv+0xd4    [OPTIMIZED]\n\
+                    ffffffff8140d3df  k  vfs_readv+0xcf    \n\
+                    ffffffffc0a00000  k  tun_get_user+0x2d0  tun [OPTIMIZED]\nodd\n";
+        let jumps: Vec<String> = optimized(list).into_iter().collect();
+        assert_eq!(jumps, ["tun_get_user+0x2d0", "vfs_readv+0xd4"]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    os::fd::{AsRawFd, RawFd},
+    os::fd::{AsFd as _, AsRawFd, OwnedFd, RawFd},
     thread,
 };
 
@@ -18,11 +18,12 @@ use iotrace_common::site::{self, FENTRIES, SYSCALLS, SiteSet};
 
 use crate::{
     filter::Filter,
-    plan::{Instrument, Mechanism, Plan},
+    plan::{Mechanism, Plan},
     shared::Shared,
     snapshot::State,
 };
 
+mod attach;
 #[cfg(test)]
 mod contract;
 mod handovers;
@@ -32,7 +33,7 @@ mod programs;
 mod refusal;
 mod states;
 
-use job::{Job, jobs, kernel_site};
+use job::{Job, Kprobe, jobs};
 use load::{Types, kprobe, raw_trace_point};
 use refusal::{explain, refused};
 
@@ -70,6 +71,8 @@ pub struct Probes {
     functions: Vec<String>,
     sites: Shared<SiteSet>,
     site_bits: u32,
+    /// For kprobes that carry what their program must know; `None` before 5.15.
+    kprobe_type: Option<u32>,
     fentry_sites: Shared<site::Site>,
     fentries: usize,
     syscall_sites: Shared<site::Site>,
@@ -89,7 +92,8 @@ struct Held {
 #[derive(Debug)]
 #[expect(dead_code, reason = "held to keep the probe attached; detached when dropped")]
 enum Link {
-    KProbe(KProbeLink),
+    Kprobe(OwnedFd),
+    TableKprobe(KProbeLink),
     FEntry(FEntryLink),
     FExit(FExitLink),
 }
@@ -127,16 +131,21 @@ impl Probes {
 
     /// Attaches the next site. A site that the kernel refuses is so marked, and the others go on.
     pub fn attach_next(&mut self) {
-        let Some(job) = self.jobs.pop_front() else { return };
+        let Some(mut job) = self.jobs.pop_front() else { return };
         let attached = match job.site.mechanism {
-            Mechanism::Trap { after } => self.trap(&job, after),
+            Mechanism::Trap { .. } => self.kprobes(&job),
+            Mechanism::Jump { after, .. } => self.kprobes(&job).or_else(|reason| {
+                log::debug!("{}: {reason}; at the call itself, then", job.site.name());
+                job.site.mechanism = Mechanism::Trap { after };
+                self.states.trap(job.row, &job.site);
+                self.kprobes(&job)
+            }),
             Mechanism::Fentry => self.fentry(&job),
             Mechanism::Fexit => self.fexit(&job),
             Mechanism::Unavailable { .. } => return,
         };
         match attached {
             Ok(links) => {
-                self.mark(&job, site::ON);
                 self.states.set(job.row, State::Attached, String::new());
                 self.held.push(Held { job, links });
             }
@@ -159,8 +168,8 @@ impl Probes {
         self.held = held;
         for Held { job, links } in gone {
             log::debug!("{}: its module is gone", job.site.name());
-            self.forget(&job);
             drop(links);
+            self.forget(&job);
         }
         for held in &mut self.held {
             if let Some(place) = jobs.iter().position(|job| job.is_same_site(&held.job)) {
@@ -173,22 +182,23 @@ impl Probes {
         self.jobs = jobs.into();
     }
 
-    /// Probes the call and the instruction after it; that one first, so that no call waits for its return.
-    fn trap(&mut self, job: &Job, after: u64) -> Result<Vec<Link>, String> {
-        let (call, returned) = match job.instrument {
-            Instrument::Count => ("import_call", "import_return"),
-            Instrument::Time => ("iter_call", "iter_return"),
-        };
-        if !self.mark(job, site::OFF) {
-            return Err("no room in the site table".into());
-        }
+    /// Sets the site's kprobes, one after the other.
+    fn kprobes(&mut self, job: &Job) -> Result<Vec<Link>, String> {
         let mut links = Vec::with_capacity(2);
-        for (program, address) in [(returned, after), (call, job.site.address)] {
+        for Kprobe { program, address, what } in job.kprobes() {
+            if self.kprobe_type.is_none() && !self.mark(site::Site { address, what }) {
+                return Err("no room in the site table".into());
+            }
             let program = kprobe(&mut self.ebpf, program).map_err(|error| error.to_string())?;
-            // With an empty name the kernel takes the offset for the address (kernel/trace/trace_event_perf.c):
-            // it works for symbols that occur twice and for modules, too.
-            let link = program.attach("", address).map_err(|error| explain(&error))?;
-            links.push(Link::KProbe(program.take_link(link).map_err(|error| explain(&error))?));
+            links.push(if let Some(kprobe_type) = self.kprobe_type {
+                let program = program.fd().map_err(|error| explain(&error))?;
+                let link = attach::kprobe(program.as_fd(), kprobe_type, address, what);
+                Link::Kprobe(link.map_err(|error| explain(&error))?)
+            } else {
+                // With an empty name the kernel takes the offset for the address.
+                let link = program.attach("", address).map_err(|error| explain(&error))?;
+                Link::TableKprobe(program.take_link(link).map_err(|error| explain(&error))?)
+            });
         }
         Ok(links)
     }
@@ -199,7 +209,7 @@ impl Probes {
             return Err(format!("more than {FENTRIES} functions to probe by fentry"));
         }
         self.fentries += 1;
-        self.fentry_sites.set(number, kernel_site(job, job.site.address, site::OFF));
+        self.fentry_sites.set(number, site::Site { address: job.site.address, what: job.what().packed() });
         let exit = self.exit(&format!("iter_exit_{number}"), job)?;
 
         let types = self.types.get()?;
@@ -218,7 +228,7 @@ impl Probes {
             return Err(format!("more than {SYSCALLS} system calls to probe by fexit"));
         }
         self.syscalls += 1;
-        self.syscall_sites.set(number, kernel_site(job, job.site.address, site::OFF));
+        self.syscall_sites.set(number, site::Site { address: job.site.address, what: job.what().packed() });
         Ok(vec![self.exit(&format!("syscall_exit_{number}"), job)?])
     }
 
@@ -232,31 +242,20 @@ impl Probes {
         Ok(Link::FExit(exit.take_link(link).map_err(|error| explain(&error))?))
     }
 
-    /// Writes the site into the table of the kernel side; `false` if there is no room.
-    fn mark(&mut self, job: &Job, state: u8) -> bool {
-        let site = kernel_site(job, job.site.address, state);
-        match job.site.mechanism {
-            Mechanism::Trap { after } => [job.site.address, after].into_iter().all(|address| {
-                let index = SiteSet::of(address, self.site_bits) as usize;
-                let Some(mut set) = self.sites.get(index) else { return false };
-                set.put(kernel_site(job, address, state)) && self.sites.set(index, set)
-            }),
-            Mechanism::Fentry => put(&self.fentry_sites, self.fentries, site),
-            Mechanism::Fexit => put(&self.syscall_sites, self.syscalls, site),
-            Mechanism::Unavailable { .. } => false,
-        }
+    /// Writes a kprobe into the table of the kernel side; `false` if there is no room.
+    fn mark(&mut self, site: site::Site) -> bool {
+        let index = SiteSet::of(site.address, self.site_bits) as usize;
+        let Some(mut set) = self.sites.get(index) else { return false };
+        set.put(site) && self.sites.set(index, set)
     }
 
-    /// Takes the site out of the table of the kernel side.
+    /// Takes the kprobes of a site out of the table of the kernel side.
     fn forget(&mut self, job: &Job) {
-        self.mark(job, site::OFF);
-        if let Mechanism::Trap { after } = job.site.mechanism {
-            for address in [job.site.address, after] {
-                let index = SiteSet::of(address, self.site_bits) as usize;
-                if let Some(mut set) = self.sites.get(index) {
-                    set.take(address);
-                    self.sites.set(index, set);
-                }
+        for Kprobe { address, .. } in job.kprobes() {
+            let index = SiteSet::of(address, self.site_bits) as usize;
+            if let Some(mut set) = self.sites.get(index) {
+                set.take(address);
+                self.sites.set(index, set);
             }
         }
     }
@@ -285,9 +284,3 @@ impl Probes {
 }
 
 const NO_PROGRAM: &str = "this binary has no such program";
-
-/// Writes the site over the one with its address among the first `used`; `false` if there is none.
-fn put(sites: &Shared<site::Site>, used: usize, site: site::Site) -> bool {
-    let held = |number: &usize| sites.get(*number).is_some_and(|held| held.address == site.address);
-    (0..used).find(held).is_some_and(|number| sites.set(number, site))
-}

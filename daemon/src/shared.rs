@@ -48,6 +48,17 @@ impl<T: Copy> Shared<T> {
         (index < self.length).then(|| unsafe { self.base.add(index).read_volatile() })
     }
 
+    /// The part of the value at `index` that starts `offset` bytes into it, as [`Shared::get`]. `P` must be made of integers
+    /// only, as `T` is.
+    pub fn part<P: Copy>(&self, index: usize, offset: usize) -> Option<P> {
+        let end = offset.checked_add(size_of::<P>())?;
+        if index >= self.length || end > size_of::<T>() || !offset.is_multiple_of(align_of::<P>()) {
+            return None;
+        }
+        // SAFETY: in bounds of that value, mapped and aligned.
+        Some(unsafe { self.base.add(index).cast::<u8>().add(offset).cast::<P>().read_volatile() })
+    }
+
     /// Writes the value at `index` of a writable mapping; `false` out of bounds.
     pub fn set(&self, index: usize, value: T) -> bool {
         if index < self.length {

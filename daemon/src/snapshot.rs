@@ -98,12 +98,25 @@ pub struct Probe {
     pub target: String,
     /// Where it is called, such as `vfs_readv+0xcf`; empty for a target without a site.
     pub site: String,
-    /// `fentry`, `trap`, or `none`.
+    /// `fentry`, `fexit`, `jump`, `trap`, or `none`.
     pub mechanism: String,
     /// Whether it counts.
     pub state: State,
     /// Why it does not; empty where it does.
     pub reason: String,
+    /// The kprobes that it takes, in the order of the text.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub kprobes: Vec<Kprobe>,
+}
+
+/// A kprobe of a site.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Kprobe {
+    /// Where, such as `vfs_readv+0xd4`.
+    pub at: String,
+    /// Whether the kernel has made a jump of it (`[OPTIMIZED]` in its list of kprobes); not known where that cannot be read.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub optimized: Option<bool>,
 }
 
 /// The state of a site.
@@ -273,6 +286,7 @@ mod tests {
                 mechanism: "trap".into(),
                 state: State::Attached,
                 reason: String::new(),
+                kprobes: Vec::new(),
             }],
         }
     }

@@ -3,12 +3,14 @@
 use std::{
     collections::BTreeMap,
     io,
-    sync::{Mutex, MutexGuard, PoisonError},
+    mem::offset_of,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
 use iotrace_common::{
-    import::{ImportRecord, Path},
+    block::{Block, ROWS},
+    import::{ImportRecord, Path, segment_bucket},
     iter::IterRecord,
     lost::{Lost, LostRecord},
     who::Counts,
@@ -25,6 +27,9 @@ mod attribution;
 
 use attribution::Attribution;
 
+/// The bucket of imports with one segment: of those the kernel side does not add up the segments.
+const ONE: usize = segment_bucket(1);
+
 /// Which processes are rows of a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rows {
@@ -37,9 +42,7 @@ pub enum Rows {
 /// Everything counted since the probes were loaded.
 #[derive(Debug)]
 pub struct Totals {
-    imports: Shared<ImportRecord>,
-    iters: Shared<IterRecord>,
-    lost: Shared<LostRecord>,
+    blocks: Arc<Shared<Block>>,
     cpus: usize,
     functions: Vec<String>,
     kinds: Vec<String>,
@@ -53,18 +56,16 @@ pub struct Totals {
 impl Totals {
     /// Of these records, from now on.
     pub fn of(records: Records, rows: Rows) -> Totals {
-        let Records { imports, iters, lost, processes, handovers, cpus, functions, kinds, states, programs } =
-            records;
+        let Records { blocks, handovers, cpus, functions, kinds, states, programs } = records;
+        let blocks = Arc::new(blocks);
         let book = match rows {
             Rows::All => Book::of_all(cpus, kinds.clone()),
             Rows::Heaviest(most) => Book::of_heaviest(cpus, kinds.clone(), most),
         };
         let verified = Mutex::default();
-        let attribution = Mutex::new(Attribution::of(processes, handovers, cpus, book));
+        let attribution = Mutex::new(Attribution::of(Arc::clone(&blocks), handovers, cpus, book));
         Totals {
-            imports,
-            iters,
-            lost,
+            blocks,
             cpus,
             functions,
             kinds,
@@ -83,10 +84,13 @@ impl Totals {
         let functions = self.functions.iter().enumerate();
         let kinds = self.kinds.len();
         let pairs = functions.flat_map(|(function, name)| (0..kinds).map(move |kind| (function, name, kind)));
+        let records = self.iter_records();
         Snapshot {
             seconds: self.since.elapsed().as_secs_f64(),
             imports: Path::ALL.iter().map(|&path| self.import(path)).collect(),
-            iters: pairs.map(|(function, name, kind)| self.iter(function, name, kind)).collect(),
+            iters: pairs
+                .map(|(function, name, kind)| self.iter(&records[function * kinds + kind], name, kind))
+                .collect(),
             processes,
             verified: self.verified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             lost: Lost::ALL.iter().map(|&reason| (reason.name().to_owned(), self.lost(reason))).collect(),
@@ -148,9 +152,10 @@ impl Totals {
             errors: 0,
         };
         for cpu in 0..self.cpus {
-            let Some(record) = self.imports.get(cpu * Path::COUNT + path as usize) else { continue };
+            let offset = offset_of!(Block, imports) + path as usize * size_of::<ImportRecord>();
+            let Some(record) = self.blocks.part::<ImportRecord>(cpu, offset) else { continue };
             add(&mut row.buckets, &record.buckets);
-            row.segments += record.segments;
+            row.segments += record.segments + record.buckets[ONE];
             row.allocated += record.allocated;
             row.bytes += record.bytes;
             row.errors += record.errors;
@@ -158,20 +163,30 @@ impl Totals {
         row
     }
 
-    fn iter(&self, function: usize, name: &str, kind: usize) -> Iter {
-        let (functions, kinds) = (self.functions.len(), self.kinds.len());
-        let mut sum = IterRecord::ZERO;
+    /// The totals of all CPUs, by function and kind.
+    fn iter_records(&self) -> Vec<IterRecord> {
+        let mut sums = vec![IterRecord::ZERO; self.functions.len() * self.kinds.len()];
         for cpu in 0..self.cpus {
-            let index = (cpu * functions + function) * kinds + kind;
-            let Some(record) = self.iters.get(index) else { continue };
-            add(&mut sum.buckets, &record.buckets);
-            sum.calls += record.calls;
-            sum.asked += record.asked;
-            sum.done += record.done;
-            sum.short += record.short;
-            sum.nanos += record.nanos;
-            sum.segments += record.segments;
+            let pairs = self.blocks.part::<[u16; ROWS]>(cpu, offset_of!(Block, pairs)).unwrap_or([0; ROWS]);
+            for (row, pair) in pairs.into_iter().enumerate() {
+                let offset = offset_of!(Block, iters) + row * size_of::<IterRecord>();
+                let Some(sum) = usize::from(pair).checked_sub(1).and_then(|pair| sums.get_mut(pair)) else {
+                    continue;
+                };
+                let Some(record) = self.blocks.part::<IterRecord>(cpu, offset) else { continue };
+                add(&mut sum.buckets, &record.buckets);
+                sum.calls += record.calls;
+                sum.asked += record.asked;
+                sum.done += record.done;
+                sum.short += record.short;
+                sum.nanos += record.nanos;
+                sum.segments += record.segments;
+            }
         }
+        sums
+    }
+
+    fn iter(&self, sum: &IterRecord, name: &str, kind: usize) -> Iter {
         Iter {
             function: name.to_owned(),
             kind: self.kinds[kind].clone(),
@@ -186,7 +201,8 @@ impl Totals {
     }
 
     fn lost(&self, reason: Lost) -> u64 {
-        let records = (0..self.cpus).filter_map(|cpu| self.lost.get(cpu));
+        let records =
+            (0..self.cpus).filter_map(|cpu| self.blocks.part::<LostRecord>(cpu, offset_of!(Block, lost)));
         records.map(|record| record.events[reason as usize]).sum()
     }
 }

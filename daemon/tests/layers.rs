@@ -16,7 +16,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("hyper", &["http.rs"]),
     ("hyper_util", &["http.rs"]),
     ("comfy_table", &["top.rs"]),
-    ("iced_x86", &["plan/arch_x86_64.rs"]),
+    ("iced_x86", &["plan/arch_x86_64.rs", "plan/run_x86_64.rs"]),
     ("clap", &["cli.rs", "cli/"]),
     ("caps", &["privileges.rs"]),
     ("sd_notify", &["daemon.rs"]),

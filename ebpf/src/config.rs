@@ -35,12 +35,12 @@ pub static ITER_SEGMENTS: Global<u32> = Global::new(0);
 /// Offset of `iov_offset` in `struct iov_iter`.
 #[unsafe(no_mangle)]
 pub static ITER_OFFSET: Global<u32> = Global::new(0);
-/// Functions that are timed.
-#[unsafe(no_mangle)]
-pub static FUNCTIONS: Global<u32> = Global::new(0);
 /// Kinds of iterator, the one for `other` (the last) included.
 #[unsafe(no_mangle)]
 pub static KINDS: Global<u32> = Global::new(0);
+/// 1: a kprobe carries what its program must know (≥ 5.15); else it is in the site table.
+#[unsafe(no_mangle)]
+pub static COOKIES: Global<u32> = Global::new(0);
 /// The site table has `1 << SITE_BITS` sets.
 #[unsafe(no_mangle)]
 pub static SITE_BITS: Global<u32> = Global::new(0);
@@ -55,6 +55,9 @@ static KIND_INDEX: Table<256> = Table([0; 256]);
 /// From `compat << 9 | number` of a system call to the number of its path, [`NO_PATH`] where it has none.
 #[unsafe(no_mangle)]
 static SYSCALL_PATH: Table<1024> = Table([0; 1024]);
+/// From the low bits of the number of a system call to that of its path, see [`vector_path`].
+#[unsafe(no_mangle)]
+static VECTOR_PATH: Table<512> = Table([0; 512]);
 /// From a segment count to its bucket.
 #[unsafe(no_mangle)]
 static BUCKETS: Table<{ MAX_SEGMENTS as usize + 1 }> = Table(SEGMENT_BUCKET);
@@ -82,6 +85,13 @@ pub fn kind(byte: u8) -> (u32, u8) {
     (u32::from(entry & KIND_BITS), entry & !KIND_BITS)
 }
 
+/// The path of a system call whose third argument is the number of segments, on its way through its importer: the
+/// numbers that the three calling conventions have for these calls are different ones, but for the bits above.
+#[inline(always)]
+pub fn vector_path(number: u64) -> u8 {
+    VECTOR_PATH.at(number as usize & 511)
+}
+
 /// The number of the path of a system call.
 #[inline(always)]
 pub fn syscall_path(number: u64, compat: bool) -> u8 {
@@ -93,43 +103,43 @@ pub fn syscall_path(number: u64, compat: bool) -> u8 {
 
 /// The bucket of a segment count; `None` above the legal maximum.
 #[inline(always)]
-pub fn segment_bucket(segments: u32) -> Option<usize> {
-    (segments <= MAX_SEGMENTS).then(|| usize::from(BUCKETS.at(segments as usize)))
+pub fn segment_bucket(segments: u64) -> Option<usize> {
+    (segments <= u64::from(MAX_SEGMENTS)).then(|| usize::from(BUCKETS.at(segments as usize)))
 }
 
 /// A word that the kernel side writes once, before any probe is attached.
 #[repr(transparent)]
-struct Once(UnsafeCell<u64>);
+struct Once<T>(UnsafeCell<T>);
 
 // SAFETY: one aligned word, read and written whole; this target has no atomic load.
-unsafe impl Sync for Once {}
+unsafe impl<T> Sync for Once<T> {}
 
-impl Once {
+impl<T: Copy> Once<T> {
     #[inline(always)]
-    fn set(&self, value: u64) {
+    fn set(&self, value: T) {
         // SAFETY: see `Sync`.
         unsafe { core::ptr::write_volatile(self.0.get(), value) };
     }
 
     #[inline(always)]
-    fn get(&self) -> u64 {
+    fn get(&self) -> T {
         // SAFETY: see `Sync`.
         unsafe { core::ptr::read_volatile(self.0.get()) }
     }
 }
 
-static OWN: Once = Once(UnsafeCell::new(0));
-static SAVED: Once = Once(UnsafeCell::new(0));
+static OWN: Once<u32> = Once(UnsafeCell::new(0));
+static SAVED: Once<u64> = Once(UnsafeCell::new(0));
 
 /// Remembers the daemon's own thread group.
 pub fn set_own(tgid: u32) {
-    OWN.set(u64::from(tgid));
+    OWN.set(tgid);
 }
 
 /// The daemon's own thread group.
 #[inline(always)]
 pub fn own() -> u32 {
-    OWN.get() as u32
+    OWN.get()
 }
 
 /// Remembers how far above a task's stack its user registers are saved.

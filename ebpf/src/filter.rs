@@ -8,8 +8,11 @@ use aya_ebpf::{
     },
 };
 
-use crate::{config, tree};
+use crate::tree;
 
+/// 1: not all processes count.
+#[unsafe(no_mangle)]
+static FILTERED: Global<u32> = Global::new(0);
 /// 1: only the processes of the followed tree count.
 #[unsafe(no_mangle)]
 pub static FOLLOW: Global<u32> = Global::new(0);
@@ -47,14 +50,16 @@ static FILTER_BY_COMM: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static FILTER_COMM: Global<[u64; 2]> = Global::new([0; 2]);
 
+/// Whether not all processes count.
+#[inline(always)]
+pub fn is_on() -> bool {
+    FILTERED.load() != 0
+}
+
 /// Whether what this thread group does now counts, as far as its name is not asked for.
 #[inline(always)]
 pub fn passes(tgid: u32) -> bool {
-    tgid != config::own()
-        && (FOLLOW.load() == 0 || tree::holds(tgid))
-        && passes_pids(tgid)
-        && passes_user()
-        && passes_cgroup()
+    (FOLLOW.load() == 0 || tree::holds(tgid)) && passes_pids(tgid) && passes_user() && passes_cgroup()
 }
 
 #[inline(always)]

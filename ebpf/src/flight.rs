@@ -22,28 +22,27 @@ pub fn now() -> u64 {
 /// Leaves a call for its return: in its place, or in the one beside it if another call is there. A call that is written
 /// over will not be matched any more: three have met, or returns were missed.
 #[inline(always)]
-pub fn leave(mut call: Flight) {
-    let first = Flight::place(call.key);
+pub fn leave(call: Flight) {
+    let key = call.key;
+    let first = Flight::place(key);
     let mut place = FLIGHTS.at(first);
-    call.seal = call.sealed();
     // SAFETY: the places are values of the array. Member by member: the padding stays.
     unsafe {
         let held = read_volatile(&raw const (*place).key);
         if held != 0 {
             let beside = FLIGHTS.at(first ^ 1);
-            if held != call.key && !holds_another(beside, call.key) {
+            if held != key && !holds_another(beside, key) {
                 place = beside;
             } else {
                 lose(Lost::Flight);
             }
         }
-        (*place).key = call.key;
+        (*place).key = key;
         (*place).start = call.start;
-        (*place).asked = call.asked;
-        (*place).record = call.record;
         (*place).iter = call.iter;
-        (*place).segments = call.segments;
-        (*place).seal = call.seal;
+        (*place).asked = call.asked;
+        (*place).more = call.more;
+        (*place).seal = call.sealed();
     }
 }
 
@@ -58,33 +57,37 @@ unsafe fn holds_another(place: *const Flight, key: u64) -> bool {
     held != 0 && held != key
 }
 
-/// Takes the call that returns; `None` if it was lost, or if this is no return at all: some functions also jump to
-/// the instruction after a call.
+/// Takes the call that returns; [`Flight::NONE`] if it was lost, or if this is no return at all: some functions also
+/// jump to the instruction after a call. (Of an `Option` the compiler would read what is in it before it knows.)
 #[inline(always)]
-pub fn take(key: u64) -> Option<Flight> {
+pub fn take(key: u64) -> Flight {
     let first = Flight::place(key);
-    take_from(FLIGHTS.at(first), key).or_else(|| take_from(FLIGHTS.at(first ^ 1), key))
+    match take_from(FLIGHTS.at(first), key) {
+        Flight { key: 0, .. } => take_from(FLIGHTS.at(first ^ 1), key),
+        call => call,
+    }
 }
 
 #[inline(always)]
-fn take_from(place: *mut Flight, key: u64) -> Option<Flight> {
+fn take_from(place: *mut Flight, key: u64) -> Flight {
     // SAFETY: the place is a value of the array. Each member is read once, so that what is checked is used.
-    let call = unsafe {
-        Flight {
-            key: read_volatile(&raw const (*place).key),
-            start: read_volatile(&raw const (*place).start),
-            asked: read_volatile(&raw const (*place).asked),
-            record: read_volatile(&raw const (*place).record),
-            iter: read_volatile(&raw const (*place).iter),
-            segments: read_volatile(&raw const (*place).segments),
-            seal: read_volatile(&raw const (*place).seal),
-            pad: 0,
+    unsafe {
+        if read_volatile(&raw const (*place).key) != key {
+            return Flight::NONE;
         }
-    };
-    if !call.is(key) {
-        return None;
+        let call = Flight {
+            key,
+            start: read_volatile(&raw const (*place).start),
+            iter: read_volatile(&raw const (*place).iter),
+            asked: read_volatile(&raw const (*place).asked),
+            more: read_volatile(&raw const (*place).more),
+            seal: read_volatile(&raw const (*place).seal),
+            ..Flight::NONE
+        };
+        if call.seal != call.sealed() {
+            return Flight::NONE;
+        }
+        (*place).key = 0;
+        call
     }
-    // SAFETY: as above.
-    unsafe { (*place).key = 0 };
-    Some(call)
 }

@@ -1,183 +1,123 @@
-//! Functions that walk an iterator: kind and bytes asked at the call, bytes done and time at the return.
+//! Functions that walk an iterator: counted and timed when they return, by kind and by what they were asked for.
 
 use aya_ebpf::{
-    EbpfContext,
-    helpers::bpf_probe_read_kernel,
     macros::{fentry, fexit},
     programs::{FEntryContext, FExitContext, ProbeContext},
 };
-use aya_log_ebpf::warn;
 use iotrace_common::{
     flight::Flight,
     iter::{COUNTED, NANOS_BUCKETS, ONE, nanos_bucket, walked},
     lost::Lost,
-    site::{KEEPS, RETURNS_ALL, RETURNS_BYTES, RETURNS_ZERO, Site},
+    site::{KEEPS, Packed, RETURNS_ALL, RETURNS_BYTES, RETURNS_ZERO},
     who,
 };
 
 use crate::{
     arch::Regs,
-    config::{self, DIAGNOSE, ITER_COUNT, ITER_KIND, ITER_OFFSET, ITER_SEGMENTS, KINDS},
+    config::KINDS,
     flight,
-    maps::{Add, Alone, Shared, cpu, fentry_site, iter_index, iter_record, live, lose, site},
+    iterator::Iter,
+    maps::{Add, Alone, Shared, block, fentry_site, iter_record, lose, site},
     traced::{key, slot},
-    who::{counted, mine, still_mine},
+    who::mine,
 };
 
 #[inline(always)]
 pub fn call(ctx: &ProbeContext) {
     let regs = Regs::of(ctx);
-    let Some(site) = live(site(regs.address())) else { return };
-    let (iter, bytes) = (regs.argument(site.iter), regs.argument(site.count));
-    enter::<Alone>(ctx, site, regs.stack_pointer(), iter, bytes);
+    let Some(site) = site(ctx) else { return };
+    let (iter, bytes) = (regs.value(site.iter()), regs.value(site.count()));
+    enter(regs.stack_pointer(), iter, bytes);
 }
 
 #[inline(always)]
 pub fn returned(ctx: &ProbeContext) {
-    let now = flight::now();
     let regs = Regs::of(ctx);
-    let Some(site) = live(site(regs.address())) else { return };
-    leave::<Alone>(site, regs.stack_pointer(), regs.result(), now);
+    let call = flight::take(regs.stack_pointer());
+    if call.key == 0 {
+        return;
+    }
+    let now = now(&call);
+    let Some(site) = site(ctx) else { return };
+    leave::<Alone>(site, call, regs.result(), now);
 }
 
-/// What matters of a `struct iov_iter` (include/linux/uio.h) lies in the first five words on every kernel from
-/// 5.10 to 7.3; the daemon checks.
-struct Iter([u64; WORDS]);
-
-const WORDS: usize = 5;
-
-impl Iter {
-    #[inline(always)]
-    fn read(address: u64) -> Result<Iter, i64> {
-        // SAFETY: the helper checks the address.
-        unsafe { bpf_probe_read_kernel(address as *const [u64; WORDS]) }.map(Iter).map_err(i64::from)
-    }
-
-    #[inline(always)]
-    fn word(&self, offset: u32) -> u64 {
-        match offset / 8 {
-            0 => self.0[0],
-            1 => self.0[1],
-            2 => self.0[2],
-            3 => self.0[3],
-            _ => self.0[4],
-        }
-    }
-
-    #[inline(always)]
-    fn kind(&self) -> (u32, u8) {
-        let offset = ITER_KIND.load();
-        config::kind((self.word(offset) >> (offset % 8 * 8)) as u8)
-    }
-
-    #[inline(always)]
-    fn segments(&self) -> u64 {
-        self.word(ITER_SEGMENTS.load())
-    }
-
-    #[inline(always)]
-    fn offset(&self) -> u64 {
-        self.word(ITER_OFFSET.load())
-    }
-
-    #[inline(always)]
-    fn count(&self) -> u64 {
-        self.word(ITER_COUNT.load())
-    }
-}
-
-/// Counts the call and leaves it for its return.
+/// Now, if the call is timed.
 #[inline(always)]
-fn enter<A: Add>(ctx: &impl EbpfContext, site: &Site, key: u64, iter: u64, bytes: u64) {
-    let cpu = cpu();
-    let Some(slot) = counted().and_then(|tgid| mine(cpu, tgid)) else { return };
-    let (kind, segments, asked, before) = match Iter::read(iter) {
+fn now(call: &Flight) -> u64 {
+    if call.start == 0 { 0 } else { flight::now() }
+}
+
+/// Leaves the call for its return.
+#[inline(always)]
+fn enter(key: u64, iter: u64, bytes: u64) {
+    let (asked, before) = match Iter::read(iter) {
+        // Every walker stops at the end of the iterator, and many callers rely on it.
+        Ok(iter) => (bytes.min(iter.count()), iter.segments()),
+        // Its return cannot read it either, and says so.
+        Err(_) => (bytes, 0),
+    };
+    flight::leave(Flight { key, start: flight::now(), iter, asked, more: before, ..Flight::NONE });
+}
+
+/// Counts a call that has returned: what it was, what it did and how long it took.
+#[inline(always)]
+fn leave<A: Add>(site: Packed, call: Flight, result: u64, now: u64) {
+    let Some(block) = block() else { return };
+    // SAFETY: a map value of this CPU.
+    let Some(slot) = (unsafe { mine(block) }) else { return };
+    let asked = call.asked;
+    let (kind, segments) = match Iter::read(call.iter) {
         Ok(iter) => {
             let (kind, segments) = iter.kind();
-            // Every walker stops at the end of the iterator, and many callers rely on it.
-            (kind, segments, bytes.min(iter.count()), iter.segments())
+            let segments = match segments {
+                _ if site.has(KEEPS) => 0,
+                ONE => 1,
+                COUNTED => walked(call.more, iter.segments(), iter.offset()),
+                _ => 0,
+            };
+            (kind, segments)
         }
-        Err(error) => {
+        Err(_) => {
             lose(Lost::Iterator);
-            if DIAGNOSE.load() != 0 {
-                warn!(ctx, "iterator {:x} not readable: {}", iter, error);
-            }
-            (KINDS.load() - 1, 0, bytes, 0)
+            (KINDS.load() - 1, 0)
         }
     };
-    let index = iter_index(site.target, kind);
-    let Some(record) = iter_record(cpu, index) else { return lose(Lost::Record) };
-    // SAFETY: both are map values of this CPU.
+    // SAFETY: as above.
+    let record = unsafe { iter_record(block, site.target(), kind) };
+    if record.is_null() {
+        return lose(Lost::Record);
+    }
+    let done = match site.returns() {
+        RETURNS_BYTES if (result as i64) < 0 => 0,
+        RETURNS_BYTES => result,
+        RETURNS_ALL => u64::from(result & 0xff != 0) * asked,
+        RETURNS_ZERO => u64::from(result as u32 == 0) * asked,
+        _ => asked,
+    };
+    let place = place(kind);
+    // SAFETY: both are parts of that value.
     unsafe {
         A::add(&raw mut (*record).calls, 1);
         A::add(&raw mut (*record).asked, asked);
-        A::add(&raw mut (*slot).counts.iter_calls[place(kind)], 1);
-    }
-    let mut call = Flight { key, asked, record: record_of(index, kind), ..Flight::NONE };
-    match segments {
-        _ if site.flags & KEEPS != 0 => {}
-        ONE => call.segments = 1,
-        COUNTED => (call.iter, call.segments) = (iter, before),
-        _ => {}
-    }
-    call.start = flight::now();
-    flight::leave(call);
-}
-
-/// Finds the call and adds what it did and how long it took.
-#[inline(always)]
-fn leave<A: Add>(site: &Site, key: u64, result: u64, now: u64) {
-    let Some(tgid) = counted() else { return };
-    let Some(call) = flight::take(key) else { return };
-    let cpu = cpu();
-    let Some(record) = iter_record(cpu, call.record as u32) else { return lose(Lost::Record) };
-    let done = match site.returns {
-        RETURNS_BYTES if (result as i64) < 0 => 0,
-        RETURNS_BYTES => result,
-        RETURNS_ALL => u64::from(result & 0xff != 0) * call.asked,
-        RETURNS_ZERO => u64::from(result as u32 == 0) * call.asked,
-        _ => call.asked,
-    };
-    let nanos = now.wrapping_sub(call.start);
-    let bucket = nanos_bucket(nanos);
-    // SAFETY: the record is a value of the map, this CPU's own.
-    unsafe {
         A::add(&raw mut (*record).done, done);
-        A::add(&raw mut (*record).nanos, nanos);
-        if done < call.asked {
+        if done < asked {
             A::add(&raw mut (*record).short, 1);
         }
-        if bucket < NANOS_BUCKETS {
-            A::add(&raw mut (*record).buckets[bucket], 1);
-        }
         if done != 0 {
-            A::add(&raw mut (*record).segments, segments(&call));
+            A::add(&raw mut (*record).segments, segments);
+        }
+        A::add(&raw mut (*slot).counts.iter_calls[place], 1);
+        A::add(&raw mut (*slot).counts.iter_bytes[place], done);
+        if call.start != 0 {
+            let nanos = now.wrapping_sub(call.start);
+            A::add(&raw mut (*record).nanos, nanos);
+            let bucket = nanos_bucket(nanos);
+            if bucket < NANOS_BUCKETS {
+                A::add(&raw mut (*record).buckets[bucket], 1);
+            }
         }
     }
-    let Some(slot) = still_mine(cpu, tgid) else { return };
-    // SAFETY: a map value of this CPU.
-    unsafe { A::add(&raw mut (*slot).counts.iter_bytes[place((call.record >> 32) as u32)], done) };
-}
-
-/// The segments that a call walked which did something.
-#[inline(always)]
-fn segments(call: &Flight) -> u64 {
-    if call.iter == 0 {
-        return call.segments;
-    }
-    match Iter::read(call.iter) {
-        Ok(iter) => walked(call.segments, iter.segments(), iter.offset()),
-        Err(_) => {
-            lose(Lost::Iterator);
-            0
-        }
-    }
-}
-
-/// What a flight keeps of its record: the index, and above it the kind.
-#[inline(always)]
-fn record_of(index: u32, kind: u32) -> u64 {
-    u64::from(kind) << 32 | u64::from(index)
 }
 
 /// The place of a kind among a process' counts.
@@ -188,15 +128,19 @@ fn place(kind: u32) -> usize {
 
 #[inline(always)]
 fn entry(ctx: &FEntryContext, number: u32) {
-    let Some(site) = live(fentry_site(number)) else { return };
-    enter::<Shared>(ctx, site, key(ctx), slot(ctx, site.iter), slot(ctx, site.count));
+    let Some(site) = fentry_site(number) else { return };
+    enter(key(ctx), slot(ctx, site.iter().base), slot(ctx, site.count().base));
 }
 
 #[inline(always)]
 fn exit(ctx: &FExitContext, number: u32) {
-    let now = flight::now();
-    let Some(site) = live(fentry_site(number)) else { return };
-    leave::<Shared>(site, key(ctx), slot(ctx, site.arguments), now);
+    let call = flight::take(key(ctx));
+    if call.key == 0 {
+        return;
+    }
+    let now = now(&call);
+    let Some(site) = fentry_site(number) else { return };
+    leave::<Shared>(site, call, slot(ctx, site.arguments()), now);
 }
 
 /// A pair of programs for each function probed by fentry: such a program knows its function only when it is

@@ -13,6 +13,7 @@ mod filter;
 mod flight;
 mod import;
 mod iter;
+mod iterator;
 mod maps;
 mod traced;
 mod tree;
@@ -25,7 +26,7 @@ use aya_ebpf::{
 };
 use aya_log_ebpf::info;
 
-/// The call instruction of an import.
+/// The call instruction of an import, or some instruction before it.
 #[kprobe]
 pub fn import_call(ctx: ProbeContext) -> u32 {
     import::call(&ctx);
@@ -39,7 +40,21 @@ pub fn import_return(ctx: ProbeContext) -> u32 {
     0
 }
 
-/// The call instruction of a walker.
+/// The instruction after the call of an import whose arguments can still be told there.
+#[kprobe]
+pub fn import_done(ctx: ProbeContext) -> u32 {
+    import::done(&ctx);
+    0
+}
+
+/// The instruction after the call of an import by a system call whose third argument is the number of segments.
+#[kprobe]
+pub fn import_vector(ctx: ProbeContext) -> u32 {
+    import::vector(&ctx);
+    0
+}
+
+/// The call instruction of a walker, or some instruction before it.
 #[kprobe]
 pub fn iter_call(ctx: ProbeContext) -> u32 {
     iter::call(&ctx);
@@ -93,6 +108,13 @@ pub fn who_fork(ctx: RawTracePointContext) -> i32 {
 #[raw_tracepoint(tracepoint = "sched_process_exec")]
 pub fn who_exec(_ctx: RawTracePointContext) -> i32 {
     who::exec();
+    0
+}
+
+/// `cgroup_attach_task(cgroup, path, task, threadgroup)`: a process is in another cgroup.
+#[raw_tracepoint(tracepoint = "cgroup_attach_task")]
+pub fn who_moved(ctx: RawTracePointContext) -> i32 {
+    who::moved(&ctx);
     0
 }
 

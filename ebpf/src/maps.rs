@@ -4,34 +4,38 @@
 //! another does. kprobe programs never nest on a CPU (`bpf_prog_active`), so they add without a lock; fentry
 //! programs may be preempted, so theirs is an atomic instruction (see [`Add`]).
 
-use core::{arch::asm, cell::UnsafeCell};
+use core::{
+    arch::asm,
+    cell::UnsafeCell,
+    ptr::{null_mut, read_volatile, write_volatile},
+};
 
 use aya_ebpf::{
-    helpers::generated::bpf_get_smp_processor_id,
+    EbpfContext as _,
+    helpers::generated::{bpf_get_attach_cookie, bpf_get_smp_processor_id},
     macros::map,
     maps::{Array, HashMap},
+    programs::ProbeContext,
 };
 use iotrace_common::{
+    block::{Block, PAIRS, ROWS},
     import::{ImportRecord, Path},
     iter::IterRecord,
-    lost::{Lost, LostRecord},
-    site::{FENTRIES, OFF, SYSCALLS, Site, SiteSet},
+    lost::Lost,
+    site::{FENTRIES, Packed, SYSCALLS, Site, SiteSet},
 };
 
-use crate::config::{FUNCTIONS, KINDS, SITE_BITS};
+use crate::{
+    arch::Regs,
+    config::{COOKIES, KINDS, SITE_BITS},
+};
 
 /// `BPF_F_MMAPABLE` (include/uapi/linux/bpf.h, 5.5).
 pub const MMAPABLE: u32 = 1 << 10;
 
-/// Totals of imports: CPU × path.
+/// What each CPU counts.
 #[map]
-static IMPORTS: Array<ImportRecord> = Array::with_max_entries(1, MMAPABLE);
-/// Totals of walkers: CPU × function × kind.
-#[map]
-static ITERS: Array<IterRecord> = Array::with_max_entries(1, MMAPABLE);
-/// Losses: CPU.
-#[map]
-static LOST: Array<LostRecord> = Array::with_max_entries(1, MMAPABLE);
+static BLOCKS: Array<Block> = Array::with_max_entries(1, MMAPABLE);
 /// Sites by address.
 #[map]
 static SITES: Array<SiteSet> = Array::with_max_entries(1, MMAPABLE);
@@ -76,56 +80,121 @@ impl Add for Shared {
     }
 }
 
+impl Shared {
+    /// Adds `n` to a total of 32 bits.
+    ///
+    /// # Safety
+    /// As of [`Add::add`].
+    #[inline(always)]
+    pub unsafe fn add_word(total: *mut u32, n: u32) {
+        // SAFETY: as in [`Add::add`].
+        unsafe {
+            asm!("lock *(u32 *)({0} + 0) += {1}", in(reg) total, in(reg) u64::from(n), options(nostack));
+        }
+    }
+}
+
 #[inline(always)]
 pub fn cpu() -> u32 {
     // SAFETY: takes nothing and cannot fail.
     unsafe { bpf_get_smp_processor_id() }
 }
 
-/// The totals of a path on a CPU.
+/// What this CPU counts.
 #[inline(always)]
-pub fn import_record(cpu: u32, path: u8) -> Option<*mut ImportRecord> {
-    IMPORTS.get_ptr_mut(cpu * Path::COUNT as u32 + u32::from(path))
+pub fn block() -> Option<*mut Block> {
+    BLOCKS.get_ptr_mut(cpu())
 }
 
-/// The number of a function's and kind's record within a CPU's block.
+/// The totals of a path.
+///
+/// # Safety
+/// `block` must be a value of the map.
 #[inline(always)]
-pub fn iter_index(function: u8, kind: u32) -> u32 {
-    u32::from(function) * KINDS.load() + kind
+pub unsafe fn import_record(block: *mut Block, path: u8) -> Option<*mut ImportRecord> {
+    // SAFETY: within the array.
+    (usize::from(path) < Path::COUNT)
+        .then(|| unsafe { (&raw mut (*block).imports).cast::<ImportRecord>().add(usize::from(path)) })
 }
 
-/// The totals with that number on a CPU.
+/// The totals of a function and a kind; null if there is no room for another pair.
+///
+/// # Safety
+/// `block` must be a value of the map.
 #[inline(always)]
-pub fn iter_record(cpu: u32, index: u32) -> Option<*mut IterRecord> {
-    ITERS.get_ptr_mut(cpu * (FUNCTIONS.load() * KINDS.load()) + index)
+pub unsafe fn iter_record(block: *mut Block, function: u8, kind: u32) -> *mut IterRecord {
+    let pair = (u32::from(function) * KINDS.load() + kind) as usize & (PAIRS - 1);
+    // SAFETY: the mask keeps the row within the arrays.
+    unsafe {
+        let mut row = read_volatile((&raw const (*block).rows).cast::<u8>().add(pair));
+        if row == 0 {
+            row = take_row(pair as u32);
+            if row == 0 {
+                return null_mut();
+            }
+        }
+        (&raw mut (*block).iters).cast::<IterRecord>().add(usize::from(row) & (ROWS - 1))
+    }
 }
 
-/// The site at this address.
-#[inline(always)]
-pub fn site(address: u64) -> Option<&'static Site> {
-    SITES.get(SiteSet::of(address, SITE_BITS.load()))?.find(address)
+/// Takes a row for a pair; 0 if there is none, or while another program takes one: fentry programs may be preempted here.
+#[inline(never)]
+fn take_row(pair: u32) -> u8 {
+    let Some(block) = block() else { return 0 };
+    // SAFETY: a value of the map; the masks keep the numbers within its arrays.
+    unsafe {
+        let takers = &raw mut (*block).takers;
+        Shared::add(takers, 1);
+        let mut row = 0;
+        if read_volatile(takers) == 1 {
+            let taken = read_volatile(&raw const (*block).taken);
+            if taken < ROWS as u64 - 1 {
+                row = taken as usize + 1;
+                write_volatile(
+                    (&raw mut (*block).pairs).cast::<u16>().add(row & (ROWS - 1)),
+                    pair as u16 + 1,
+                );
+                write_volatile(&raw mut (*block).taken, row as u64);
+                write_volatile(
+                    (&raw mut (*block).rows).cast::<u8>().add(pair as usize & (PAIRS - 1)),
+                    row as u8,
+                );
+            }
+        }
+        Shared::add(takers, 1u64.wrapping_neg());
+        row as u8
+    }
 }
 
-/// The site of the fentry program with this number.
+/// What is known at a kprobe.
 #[inline(always)]
-pub fn fentry_site(number: u32) -> Option<&'static Site> {
-    FENTRY_SITES.get(number)
+pub fn site(ctx: &ProbeContext) -> Option<Packed> {
+    if COOKIES.load() != 0 {
+        // SAFETY: the context is this program's own.
+        return Some(Packed(unsafe { bpf_get_attach_cookie(ctx.as_ptr()) }));
+    }
+    let address = Regs::of(ctx).address();
+    known(SITES.get(SiteSet::of(address, SITE_BITS.load())).and_then(|set| set.find(address)))
 }
 
-/// The site of the system call's program with this number.
+/// What the fentry program with this number must know.
 #[inline(always)]
-pub fn syscall_site(number: u32) -> Option<&'static Site> {
-    SYSCALL_SITES.get(number)
+pub fn fentry_site(number: u32) -> Option<Packed> {
+    known(FENTRY_SITES.get(number).map(|site| site.what))
 }
 
-/// The site that was found, if anything is counted there.
+/// What the system call's program with this number must know.
 #[inline(always)]
-pub fn live(found: Option<&'static Site>) -> Option<&'static Site> {
-    let Some(site) = found else {
+pub fn syscall_site(number: u32) -> Option<Packed> {
+    known(SYSCALL_SITES.get(number).map(|site| site.what))
+}
+
+#[inline(always)]
+fn known(found: Option<Packed>) -> Option<Packed> {
+    if found.is_none() {
         lose(Lost::Site);
-        return None;
-    };
-    (site.state != OFF).then_some(site)
+    }
+    found
 }
 
 /// Values that only the kernel side reads and writes: in its own data, which it reaches without a look-up. As many as
@@ -154,8 +223,8 @@ impl<T, const N: usize> Own<T, N> {
 /// Counts an event that could not be counted.
 #[inline(always)]
 pub fn lose(reason: Lost) {
-    if let Some(record) = LOST.get_ptr_mut(cpu()) {
-        // SAFETY: the record is a map value; rare, so the atomic form serves both kinds of program.
-        unsafe { Shared::add(&raw mut (*record).events[reason as usize], 1) };
+    if let Some(block) = block() {
+        // SAFETY: a map value; rare, so the atomic form serves both kinds of program.
+        unsafe { Shared::add(&raw mut (*block).lost.events[reason as usize], 1) };
     }
 }

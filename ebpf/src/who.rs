@@ -9,18 +9,20 @@ use aya_ebpf::{
         generated::{bpf_get_current_task, bpf_probe_read_kernel_str},
     },
     macros::map,
-    maps::{Array, RingBuf},
+    maps::RingBuf,
     programs::RawTracePointContext,
 };
 use iotrace_common::{
+    block::Block,
     lost::Lost,
-    who::{Counts, GENERATION_BITS, Handover, NOBODY, SLOTS, Slot, Who},
+    who::{Counts, GENERATION_BITS, Handover, NOBODY, Slot, Who},
 };
 
 use crate::{
-    config::{TASK_PID, TASK_TGID},
+    arch,
+    config::{self, TASK_PID, TASK_TGID},
     filter,
-    maps::{Add as _, MMAPABLE, Own, Shared, lose},
+    maps::{Add as _, Own, Shared, block, cpu, lose},
     tree,
 };
 
@@ -31,11 +33,8 @@ static TASK_LEADER: Global<u32> = Global::new(0);
 #[unsafe(no_mangle)]
 static TASK_COMM: Global<u32> = Global::new(0);
 
-/// What processes did: CPU × slot.
-#[map]
-static PROCESSES: Array<Slot> = Array::with_max_entries(SLOTS, MMAPABLE);
-/// How often a thread group id with these low bits was given or changed its program.
-static GENERATIONS: Own<u64, { 1 << GENERATION_BITS }> = Own::new([0; 1 << GENERATION_BITS]);
+/// How often a thread group id with these low bits was given, changed its program or its cgroup.
+static GENERATIONS: Own<u32, { 1 << GENERATION_BITS }> = Own::new([0; 1 << GENERATION_BITS]);
 /// What slots held when another process took them.
 #[map]
 static HANDOVERS: RingBuf = RingBuf::with_byte_size(1 << 19, 0);
@@ -45,39 +44,34 @@ const WORDS: usize = size_of::<Counts>() / 8;
 /// In the slot of [`NOBODY`], how many programs are about to claim a slot of this CPU.
 const CLAIMS: usize = offset_of!(Slot, pad) / 8;
 
-/// The current thread group, if what it does counts, as far as its name is not asked for.
+/// Where what the current thread group does on this CPU is counted; `None` if it does not count.
+///
+/// # Safety
+/// `block` must be a value of the map.
 #[inline(always)]
-pub fn counted() -> Option<u32> {
-    let tgid = (bpf_get_current_pid_tgid() >> 32) as u32;
-    filter::passes(tgid).then_some(tgid)
-}
-
-/// The slot of the current thread group at the return of a call that was counted for it. In the middle of a call it cannot
-/// have become another one, so its id is enough.
-#[inline(always)]
-pub fn still_mine(cpu: u32, tgid: u32) -> Option<*mut Slot> {
-    let slot = PROCESSES.get_ptr_mut(cpu * SLOTS + Who::slot(tgid))?;
-    // SAFETY: the slot is a map value.
-    if unsafe { (*slot).who.tgid } == tgid { Some(slot) } else { mine(cpu, tgid) }
-}
-
-/// The slot of the current thread group on this CPU; `None` if it does not count.
-#[inline(always)]
-pub fn mine(cpu: u32, tgid: u32) -> Option<*mut Slot> {
+pub unsafe fn mine(block: *mut Block) -> Option<*mut Slot> {
+    let tgid = arch::tgid();
+    if tgid == config::own() {
+        return None;
+    }
+    let filtered = filter::is_on();
+    if filtered && !filter::passes(tgid) {
+        return None;
+    }
     // SAFETY: a value of the array, read whole.
-    let generation = unsafe { read_volatile(GENERATIONS.at(Who::generation_place(tgid))) } as u32;
-    let cgroup = filter::cgroup();
-    let mut slot = PROCESSES.get_ptr_mut(cpu * SLOTS + Who::slot(tgid))?;
-    // SAFETY: the slot is a map value.
+    let generation = unsafe { read_volatile(GENERATIONS.at(Who::generation_place(tgid))) };
+    // SAFETY: the number keeps within the array.
+    let mut slot = unsafe { slot(block, Who::slot(tgid)) };
+    // SAFETY: the slot is part of a map value.
     let who = unsafe { &(*slot).who };
-    if who.tgid != tgid || who.generation != generation || who.cgroup != cgroup {
-        slot = claim(cpu, tgid, generation, cgroup);
+    if who.tgid != tgid || who.generation != generation {
+        slot = claim(tgid, generation);
         if slot.is_null() {
             return None;
         }
     }
-    if filter::by_comm() {
-        // SAFETY: the slot is a map value.
+    if filtered && filter::by_comm() {
+        // SAFETY: the slot is part of a map value.
         let who = unsafe { &(*slot).who };
         // SAFETY: sixteen bytes, aligned to eight.
         let comm = unsafe { *(&raw const who.comm).cast::<[u64; 2]>() };
@@ -92,18 +86,25 @@ pub fn mine(cpu: u32, tgid: u32) -> Option<*mut Slot> {
     Some(slot)
 }
 
+/// The slot with this number, at most [`NOBODY`].
+///
+/// # Safety
+/// `block` must be a value of the map.
+#[inline(always)]
+unsafe fn slot(block: *mut Block, number: u32) -> *mut Slot {
+    // SAFETY: by contract.
+    unsafe { (&raw mut (*block).slots).cast::<Slot>().add(number as usize) }
+}
+
 /// Takes the slot over for the current process, and hands over what it holds. Nobody's slot while another program
 /// does the same: fentry programs may be preempted here.
 #[inline(never)]
-fn claim(cpu: u32, tgid: u32, generation: u32, cgroup: u64) -> *mut Slot {
+fn claim(tgid: u32, generation: u32) -> *mut Slot {
+    let Some(block) = block() else { return core::ptr::null_mut() };
     let number = Who::slot(tgid);
-    let (Some(nobody), Some(slot)) =
-        (PROCESSES.get_ptr_mut(cpu * SLOTS + NOBODY), PROCESSES.get_ptr_mut(cpu * SLOTS + number))
-    else {
-        return core::ptr::null_mut();
-    };
-    // SAFETY: both are map values; the words are aligned members of theirs.
+    // SAFETY: both are parts of a map value; the words are aligned members of theirs.
     unsafe {
+        let (nobody, slot) = (slot(block, NOBODY), slot(block, number));
         let claims = nobody.cast::<u64>().add(CLAIMS);
         Shared::add(claims, 1);
         // Of two that meet here at most one reads 1: each has added before it reads.
@@ -114,15 +115,15 @@ fn claim(cpu: u32, tgid: u32, generation: u32, cgroup: u64) -> *mut Slot {
         let turn = &raw mut (*slot).turn;
         let ends = read_volatile(turn);
         write_volatile(turn, ends + 1);
-        hand_over(slot, nobody, cpu, number, ends);
+        hand_over(slot, nobody, number, ends);
         (*slot).who.tgid = tgid;
         (*slot).who.generation = generation;
-        (*slot).who.cgroup = cgroup;
+        (*slot).who.cgroup = filter::cgroup();
         (*slot).who.comm = comm();
         write_volatile(turn, ends + 2);
         Shared::add(claims, 1u64.wrapping_neg());
+        slot
     }
-    slot
 }
 
 /// Sends what the slot holds to the daemon, or adds it to nobody's, and takes it out. Events that a preempted
@@ -131,7 +132,7 @@ fn claim(cpu: u32, tgid: u32, generation: u32, cgroup: u64) -> *mut Slot {
 /// # Safety
 /// Both must point to map values.
 #[inline(always)]
-unsafe fn hand_over(slot: *mut Slot, nobody: *mut Slot, cpu: u32, number: u32, turn: u64) {
+unsafe fn hand_over(slot: *mut Slot, nobody: *mut Slot, number: u32, turn: u64) {
     // SAFETY: by contract; the words lie within the slots and the entry.
     unsafe {
         let counts = (&raw mut (*slot).counts).cast::<u64>();
@@ -145,7 +146,7 @@ unsafe fn hand_over(slot: *mut Slot, nobody: *mut Slot, cpu: u32, number: u32, t
         match HANDOVERS.reserve::<Handover>(0) {
             Some(mut entry) => {
                 let sent = entry.as_mut_ptr();
-                (*sent).cpu = cpu;
+                (*sent).cpu = cpu();
                 (*sent).slot = number;
                 (*sent).content.who = (*slot).who;
                 (*sent).content.turn = turn;
@@ -210,8 +211,16 @@ pub fn exec() {
     renew((bpf_get_current_pid_tgid() >> 32) as u32);
 }
 
+/// A thread group, or a thread of it, is in another cgroup.
+#[inline(always)]
+pub fn moved(ctx: &RawTracePointContext) {
+    if let Some(tgid) = tree::member(ctx.arg(2), TASK_TGID.load()) {
+        renew(tgid);
+    }
+}
+
 #[inline(always)]
 fn renew(tgid: u32) {
     // SAFETY: a value of the array.
-    unsafe { Shared::add(GENERATIONS.at(Who::generation_place(tgid)), 1) };
+    unsafe { Shared::add_word(GENERATIONS.at(Who::generation_place(tgid)), 1) };
 }

@@ -4,6 +4,8 @@ use iced_x86::{Code, Decoder, DecoderOptions, Instruction as Decoded, Mnemonic, 
 
 /// Integer arguments that travel in registers (System V ABI: rdi, rsi, rdx, rcx, r8, r9).
 pub const REGISTER_ARGUMENTS: u8 = 6;
+/// The numbers that the processor has for them.
+pub const REGISTERS: [u8; REGISTER_ARGUMENTS as usize] = [7, 6, 2, 1, 8, 9];
 /// Length of `jmp rel32`, which the kernel writes over the instructions at an optimised kprobe.
 pub const JUMP: usize = 5;
 /// Length of the longest instruction.

@@ -275,7 +275,8 @@ impl Types {
     /// A struct (kind 4) or union (5) with members `(name, type, offset in bits)`.
     pub fn structure(&mut self, name: &str, kind: u32, members: &[(&str, u32, u32)]) -> u32 {
         let rest: Vec<u32> = members.iter().flat_map(|&(name, of, at)| [self.name(name), of, at]).collect();
-        self.add(name, (kind, members.len()), 64, &rest)
+        let last = members.iter().map(|(_, _, at)| at / 8 + 8).max().unwrap_or_default();
+        self.add(name, (kind, members.len()), last, &rest)
     }
 
     /// A function with parameters `(name, type)`.
@@ -319,6 +320,9 @@ pub fn btf() -> Vec<u8> {
         .flat_map(|(name, value)| [types.name(name), value])
         .collect();
     types.add("iter_type", (6, 2), 4, &members);
+    let int = types.add("int", (1, 0), 4, &[1 << 24 | 32]);
+    types.structure("jump_entry", 4, &[("code", int, 0), ("target", int, 32), ("key", long, 64)]);
+    types.structure("exception_table_entry", 4, &[("insn", int, 0), ("fixup", int, 32)]);
     let copy = [("addr", pointer), ("bytes", size), ("i", iter)];
     types.function("_copy_to_iter", size, &copy);
     types.function("_copy_from_iter", size, &copy);

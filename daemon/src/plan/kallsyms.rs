@@ -73,6 +73,19 @@ pub struct Symbols<'a> {
     modules: Vec<&'a str>,
 }
 
+/// Where the kernel proper's data with this name is, whatever its type.
+pub fn data(file: &[u8], name: &str) -> Option<u64> {
+    let mut lines = file.split(|&byte| byte == b'\n');
+    let line = lines.find(|line| {
+        // Address, type and name, a blank between them.
+        line.len() > name.len() + 3
+            && line.ends_with(name.as_bytes())
+            && line[..line.len() - name.len()].ends_with(b" ")
+    })?;
+    let address = str::from_utf8(line.split(|&byte| byte == b' ').next()?).ok()?;
+    u64::from_str_radix(address, 16).ok().filter(|&address| address != 0)
+}
+
 impl<'a> Symbols<'a> {
     /// Reads `/proc/kallsyms`. Data symbols and the kernel's pseudo-modules (`[bpf]`, `[__builtin__kprobes]`: text
     /// made at run time) are skipped. A last line without its end is skipped too.

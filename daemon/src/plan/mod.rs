@@ -4,18 +4,23 @@
 
 mod arch_x86_64;
 pub mod btf;
+mod jump;
 pub mod kallsyms;
 pub mod kcore;
+pub mod landing;
 mod layout;
+mod run_x86_64;
 mod site;
 mod syscall;
 mod target;
 pub mod text;
 
-use iotrace_common::import::Path;
+use iotrace_common::{import::Path, site::Value};
 
+pub use arch_x86_64::REGISTERS;
 use btf::Btf;
 use kallsyms::Symbols;
+use landing::Landings;
 use text::{Reader, Text};
 
 /// Why there is no plan.
@@ -81,6 +86,14 @@ impl Plan {
             let sites = same.flat_map(|other| &other.sites).filter(|site| site.module.is_some());
             target.sites.extend(sites.cloned());
         }
+    }
+}
+
+impl Plan {
+    /// Replaces traps by jumps, where the kernel's own text allows it: a module's tables of static keys and fixups cannot
+    /// be found. `vectors` tells that programs can read the arguments of the system call in progress.
+    pub fn optimize(&mut self, symbols: &Symbols<'_>, text: &[Text<'_>], landings: &Landings, vectors: bool) {
+        jump::optimize(self, &Reader::new(symbols, text), symbols, landings, vectors);
     }
 }
 
@@ -157,6 +170,18 @@ pub enum Mechanism {
         /// Address of the instruction after the call.
         after: u64,
     },
+    /// Kprobes that the kernel can make jumps of, where the arguments are elsewhere than the calling convention has them.
+    Jump {
+        /// Address of the instruction before the call that is probed; `None` if the arguments can still be told
+        /// behind it.
+        before: Option<u64>,
+        /// Address of the instruction after the call.
+        after: u64,
+        /// Where `fast_segs`, or the `struct iov_iter *`, is.
+        iter: Value,
+        /// Where `nr_segs`, or the byte count, is.
+        count: Value,
+    },
     /// `fexit` on the function of a system call in which the import itself cannot be probed: the saved registers
     /// tell the segments, the result the bytes.
     Fexit,
@@ -214,10 +239,18 @@ pub enum Returns {
 impl Site {
     /// As the kernel writes it: `vfs_readv+0xcf`, or `tun_get_user+0x2d0 [tun]`; without an offset where the whole function is probed.
     pub fn name(&self) -> String {
-        let place = match self.mechanism {
-            Mechanism::Fentry | Mechanism::Fexit => self.symbol.clone(),
-            _ => format!("{}+{:#x}", self.symbol, self.offset),
-        };
+        match self.mechanism {
+            Mechanism::Fentry | Mechanism::Fexit => self.within(self.symbol.clone()),
+            _ => self.place(self.offset),
+        }
+    }
+
+    /// An offset in its function, as the kernel writes it.
+    pub fn place(&self, offset: u64) -> String {
+        self.within(format!("{}+{offset:#x}", self.symbol))
+    }
+
+    fn within(&self, place: String) -> String {
         match &self.module {
             Some(module) => format!("{place} [{module}]"),
             None => place,

@@ -28,6 +28,7 @@ fn sites(plan: &Plan, symbol: &str) -> Vec<String> {
         Mechanism::Fentry => format!("{} fentry", site.name()),
         Mechanism::Fexit => format!("{} fexit", site.name()),
         Mechanism::Trap { after } => format!("{} trap +{}", site.name(), after - site.address),
+        Mechanism::Jump { before, .. } => format!("{} jump {before:x?}", site.name()),
         Mechanism::Unavailable { reason } => format!("{}: {reason}", site.name()),
     };
     target(plan, symbol).sites.iter().map(told).collect()

@@ -93,6 +93,14 @@ impl<'a> Reader<'a> {
         self.text.iter().any(|text| length(text) == range.end - range.start)
     }
 
+    /// The bytes between two addresses, if there are that many in one text.
+    pub fn bytes(&self, address: u64, end: u64) -> Option<&'a [u8]> {
+        let length =
+            usize::try_from(end.checked_sub(address)?).ok().filter(|&length| length <= FUNCTION_LIMIT)?;
+        let texts = self.text.iter().filter_map(|text| text.from(address, end));
+        texts.into_iter().find(|bytes| bytes.len() == length)
+    }
+
     /// Every call and tail jump to one of the functions at these addresses, by address.
     pub fn references(&self, targets: &[u64]) -> Vec<Reference<'a>> {
         let mut targets = targets.to_vec();
@@ -153,7 +161,8 @@ impl<'a> Reader<'a> {
         !self.is_known(address) || self.symbols.enclosing(address).is_some_and(tracer)
     }
 
-    fn is_known(&self, address: u64) -> bool {
+    /// Whether an address is in text that has symbols.
+    pub fn is_known(&self, address: u64) -> bool {
         let after = self.known.partition_point(|range| range.start <= address);
         self.known[..after].last().is_some_and(|range| address < range.end)
     }

@@ -2,10 +2,10 @@
 
 use iotrace_common::{
     iter::{COUNTED, ONE},
-    site::{self, SiteSet},
+    site::{self, Packed, SiteSet, Value, What},
 };
 
-use crate::plan::{Arguments, Instrument, Mechanism, Plan, Returns, Site};
+use crate::plan::{Arguments, Instrument, Mechanism, Plan, REGISTERS, Returns, Site};
 
 /// One site of the plan, in attach order.
 #[derive(Clone, Debug)]
@@ -21,7 +21,8 @@ pub(super) struct Job {
 impl Job {
     /// Whether both are the same place, whatever row each has.
     pub(super) fn is_same_site(&self, other: &Job) -> bool {
-        self.site == other.site && self.function == other.function
+        let place = |job: &Job| (job.site.address, job.site.module.clone(), job.function, job.instrument);
+        place(self) == place(other) && self.site.symbol == other.site.symbol
     }
 }
 
@@ -49,47 +50,84 @@ pub(super) fn jobs(plan: &Plan, functions: &[String]) -> Vec<Job> {
     jobs
 }
 
-/// The bits of a site table that holds every trap of the plan; at least `bits`.
+/// The bits of a site table that holds every kprobe of the plan; at least `bits`.
 pub(super) fn site_table_bits(jobs: &[Job], bits: u32) -> u32 {
     let mut table = vec![SiteSet::default(); 1 << bits];
-    let fits = jobs.iter().all(|job| match job.site.mechanism {
-        Mechanism::Trap { after } => [job.site.address, after].into_iter().all(|address| {
-            table[SiteSet::of(address, bits) as usize].put(kernel_site(job, address, site::OFF))
-        }),
-        _ => true,
+    let fits = jobs.iter().flat_map(Job::kprobes).all(|Kprobe { address, what, .. }| {
+        table[SiteSet::of(address, bits) as usize].put(site::Site { address, what })
     });
     if fits { bits } else { site_table_bits(jobs, bits + 1) }
 }
 
-/// What the kernel side needs to know at this address.
-pub(super) fn kernel_site(job: &Job, address: u64, state: u8) -> site::Site {
-    match job.site.arguments {
-        Arguments::Import { segments, fast, path, by_syscall, pointer } => site::Site {
-            address,
-            target: path as u8,
-            state,
-            iter: fast,
-            count: segments,
-            flags: if by_syscall { site::BY_SYSCALL } else { 0 },
-            returns: if pointer { site::RETURNS_POINTER } else { site::RETURNS_BYTES },
-            ..site::Site::default()
-        },
-        Arguments::Iter { iter, bytes, count, returns, keeps } => site::Site {
-            address,
-            target: job.function,
-            state,
-            iter,
-            count: bytes,
-            returns: match returns {
-                Returns::Bytes => site::RETURNS_BYTES,
-                Returns::All => site::RETURNS_ALL,
-                Returns::Zero => site::RETURNS_ZERO,
-                Returns::Nothing => site::RETURNS_NOTHING,
+/// A kprobe of a site.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Kprobe {
+    pub program: &'static str,
+    pub address: u64,
+    pub what: Packed,
+}
+
+impl Job {
+    /// The kprobes, in the order of attaching: behind the call first, so that no call waits for its return.
+    pub(super) fn kprobes(&self) -> Vec<Kprobe> {
+        let (call, returned) = match self.instrument {
+            Instrument::Count => ("import_call", "import_return"),
+            Instrument::Time => ("iter_call", "iter_return"),
+        };
+        let kprobe = |program, address, what: What| Kprobe { program, address, what: what.packed() };
+        let what = self.what();
+        match self.site.mechanism {
+            Mechanism::Trap { after } => {
+                let at = |argument: Value| abi(argument.base);
+                let at_call = What { iter: at(what.iter), count: at(what.count), ..what };
+                vec![kprobe(returned, after, what), kprobe(call, self.site.address, at_call)]
+            }
+            Mechanism::Jump { before, after, iter, count } => {
+                let there = What { iter, count, ..what };
+                match before {
+                    Some(before) => vec![kprobe(returned, after, what), kprobe(call, before, there)],
+                    None if count.mode == site::ARGUMENT => vec![kprobe("import_vector", after, there)],
+                    None => vec![kprobe("import_done", after, there)],
+                }
+            }
+            Mechanism::Fentry | Mechanism::Fexit | Mechanism::Unavailable { .. } => Vec::new(),
+        }
+    }
+
+    /// What the kernel side needs to know, the arguments by their positions.
+    pub(super) fn what(&self) -> What {
+        match self.site.arguments {
+            Arguments::Import { segments, fast, path, by_syscall, pointer } => What {
+                target: path as u8,
+                iter: Value::argument(fast),
+                count: Value::argument(segments),
+                flags: if by_syscall { site::BY_SYSCALL } else { 0 },
+                returns: if pointer { site::RETURNS_POINTER } else { site::RETURNS_BYTES },
+                ..What::default()
             },
-            arguments: count,
-            flags: if keeps { site::KEEPS } else { 0 },
-            ..site::Site::default()
-        },
+            Arguments::Iter { iter, bytes, count, returns, keeps } => What {
+                target: self.function,
+                iter: Value::argument(iter),
+                count: Value::argument(bytes),
+                returns: match returns {
+                    Returns::Bytes => site::RETURNS_BYTES,
+                    Returns::All => site::RETURNS_ALL,
+                    Returns::Zero => site::RETURNS_ZERO,
+                    Returns::Nothing => site::RETURNS_NOTHING,
+                },
+                arguments: count,
+                flags: if keeps { site::KEEPS } else { 0 },
+            },
+        }
+    }
+}
+
+/// Where the calling convention has the argument at this position, from 0.
+fn abi(position: u8) -> Value {
+    Value {
+        mode: site::REGISTER,
+        base: REGISTERS[usize::from(position).min(REGISTERS.len() - 1)],
+        ..Value::default()
     }
 }
 

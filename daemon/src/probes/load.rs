@@ -11,20 +11,25 @@ use aya::{
     programs::{KProbe, RawTracePoint, RawTracePointRunOptions, TestRun as _},
 };
 use iotrace_common::{
-    import::{ImportRecord, Path},
-    iter::IterRecord,
-    lost::LostRecord,
+    CAST_CALL,
+    block::{Block, PAIRS},
     site::{FENTRIES, SYSCALLS, table_bits},
-    who::{SLOTS, Slot},
 };
 
 use super::{
     OBJECT, Probes, ProbesError, Programs, Scope, States,
+    attach::kprobe_type,
     handovers::Handovers,
     job::{functions, jobs, kind_index, site_table_bits},
     refusal::refused,
 };
-use crate::{arch, filter::PIDS, kernel::Facts, plan::Mechanism, privileges, shared::Shared};
+use crate::{
+    arch,
+    filter::{Filter, PIDS},
+    kernel::{Cast, Facts},
+    privileges,
+    shared::Shared,
+};
 
 /// `SYSCALL_FROM` of the kernel side: by `bpf_task_pt_regs`.
 const BY_HELPER: u32 = 1;
@@ -43,14 +48,8 @@ const OTHER_FILES: u64 = 2048;
 /// What the probes count, in shared memory.
 #[derive(Debug)]
 pub struct Records {
-    /// CPU × path.
-    pub imports: Shared<ImportRecord>,
-    /// CPU × function × kind.
-    pub iters: Shared<IterRecord>,
     /// CPU.
-    pub lost: Shared<LostRecord>,
-    /// CPU × slot.
-    pub processes: Shared<Slot>,
+    pub blocks: Shared<Block>,
     /// What slots held when another process took them.
     pub handovers: Handovers,
     /// CPUs.
@@ -118,19 +117,28 @@ impl Probes {
         let mut kinds: Vec<String> = plan.iter.kinds.iter().map(|kind| kind.name.clone()).collect();
         kinds.push("other".into());
         let jobs = jobs(plan, &functions);
-        let traps = jobs.iter().filter(|job| matches!(job.site.mechanism, Mechanism::Trap { .. })).count();
-        let site_bits = site_table_bits(&jobs, table_bits(2 * traps + LATER));
+        let kprobe_type = facts.has_cookies.then(kprobe_type).transpose().map_err(ProbesError::KprobeType)?;
+        let site_bits = match kprobe_type {
+            // Each probe says itself what it is.
+            Some(_) => 0,
+            None => {
+                let kprobes = jobs.iter().map(|job| job.kprobes().len()).sum::<usize>();
+                site_table_bits(&jobs, table_bits(kprobes + LATER))
+            }
+        };
         privileges::allow_files(2 * jobs.len() as u64 + OTHER_FILES);
         if !facts.has_task_pt_regs {
             privileges::allow_locked_memory();
         }
 
         let cpus = facts.cpus as usize;
-        let iters = cpus * functions.len() * kinds.len();
+        if functions.len() * kinds.len() > PAIRS {
+            return Err(ProbesError::Pairs { functions: functions.len(), kinds: kinds.len() });
+        }
         let (task, iter) = (&facts.task, &facts.iter);
         let syscall_from = if facts.has_task_pt_regs { BY_HELPER } else { BY_STACK };
         let kind_index = kind_index(plan);
-        let syscall_path = arch::syscall_paths();
+        let (syscall_path, vector_path) = (arch::syscall_paths(), arch::vector_paths());
         let numbers = [
             ("SYSCALL_FROM", syscall_from),
             ("TASK_STACK", task.stack),
@@ -143,9 +151,11 @@ impl Probes {
             ("ITER_COUNT", iter.count),
             ("ITER_SEGMENTS", iter.nr_segs),
             ("ITER_OFFSET", iter.iov_offset),
-            ("FUNCTIONS", functions.len() as u32),
             ("KINDS", kinds.len() as u32),
             ("SITE_BITS", site_bits),
+            ("ITER_TYPE", facts.cast.map_or(0, |cast| cast.iter)),
+            ("COOKIES", u32::from(kprobe_type.is_some())),
+            ("FILTERED", u32::from(scope.follow || scope.filter != Filter::default())),
             ("FOLLOW", u32::from(scope.follow)),
             ("DIAGNOSE", u32::from(scope.diagnose)),
             ("CGROUP_ANCESTORS", facts.ancestors.map_or(0, |to| to.ids)),
@@ -174,18 +184,19 @@ impl Probes {
             .override_global("FILTER_COMM", &comm, true)
             .override_global("KIND_INDEX", &kind_index, true)
             .override_global("SYSCALL_PATH", &syscall_path, true)
-            .map_max_entries("IMPORTS", (cpus * Path::COUNT) as u32)
-            .map_max_entries("ITERS", iters.max(1) as u32)
-            .map_max_entries("LOST", facts.cpus)
-            .map_max_entries("PROCESSES", facts.cpus * SLOTS)
+            .override_global("VECTOR_PATH", &vector_path, true)
+            .map_max_entries("BLOCKS", facts.cpus)
             .map_max_entries("SITES", 1 << site_bits);
         if !scope.diagnose {
             // Nothing is written to it then; a page is the least that the kernel takes.
             loader.map_max_entries("AYA_LOGS", PAGE);
         }
-        let mut ebpf = loader.load(OBJECT).map_err(|error| refused(&error))?;
+        let mut ebpf = loader.load(&object(facts.cast)).map_err(|error| refused(&error))?;
         let programs = Programs::default();
-        for name in ["import_call", "import_return", "iter_call", "iter_return"] {
+        // It asks for the system call's registers as only that helper gives them.
+        let vector = facts.has_task_pt_regs.then_some("import_vector");
+        let others = ["import_call", "import_return", "import_done", "iter_call", "iter_return"];
+        for name in others.into_iter().chain(vector) {
             let program = kprobe(&mut ebpf, name)?;
             program.load().map_err(|error| refused(&error))?;
             programs.loaded(name, program.info());
@@ -199,10 +210,7 @@ impl Probes {
         let handovers = ebpf.take_map("HANDOVERS").ok_or(ProbesError::Missing("HANDOVERS"))?;
         let handovers = RingBuf::try_from(handovers).map_err(|error| refused(&error))?;
         let records = Records {
-            imports: share(&ebpf, "IMPORTS", cpus * Path::COUNT, false)?,
-            iters: share(&ebpf, "ITERS", iters.max(1), false)?,
-            lost: share(&ebpf, "LOST", cpus, false)?,
-            processes: share(&ebpf, "PROCESSES", cpus * SLOTS as usize, false)?,
+            blocks: share(&ebpf, "BLOCKS", cpus, false)?,
             handovers: Handovers::of(handovers),
             cpus,
             functions: functions.clone(),
@@ -221,6 +229,7 @@ impl Probes {
             programs,
             functions,
             site_bits,
+            kprobe_type,
             fentries: 0,
             syscalls: 0,
             held: Vec::new(),
@@ -229,12 +238,31 @@ impl Probes {
         };
         probes.watch("who_fork", "sched_process_fork")?;
         probes.watch("who_exec", "sched_process_exec")?;
+        probes.watch("who_moved", "cgroup_attach_task")?;
         if scope.follow {
             probes.watch("tree_fork", "sched_process_fork")?;
             probes.watch("tree_free", "sched_process_free")?;
         }
         Ok((probes, records))
     }
+}
+
+/// The kernel side, with the number of `bpf_rdonly_cast` where it is called; where there is none, the calls are never
+/// reached, and the verifier takes them out.
+pub(super) fn object(cast: Option<Cast>) -> Vec<u8> {
+    /// `BPF_JMP | BPF_CALL`, registers (source `BPF_PSEUDO_KFUNC_CALL`), offset (0: a function of the kernel proper).
+    const CALL: [u8; 4] = [0x85, 0, 0, 0];
+    const KFUNC: [u8; 4] = [0x85, 0x20, 0, 0];
+
+    let mut object = OBJECT.to_vec();
+    let Some(cast) = cast else { return object };
+    for instruction in object.as_chunks_mut::<8>().0 {
+        if instruction[..4] == CALL && instruction[4..] == CAST_CALL.to_le_bytes() {
+            instruction[..4].copy_from_slice(&KFUNC);
+            instruction[4..].copy_from_slice(&cast.call.to_le_bytes());
+        }
+    }
+    object
 }
 
 pub(super) fn kprobe<'a>(ebpf: &'a mut Ebpf, name: &'static str) -> Result<&'a mut KProbe, ProbesError> {

@@ -17,6 +17,12 @@ pub enum ProbesError {
     Missing(&'static str),
     #[error("map {name} cannot be mapped into memory: {error}")]
     Share { name: &'static str, error: io::Error },
+    #[error(
+        "{functions} functions with {kinds} kinds of iterator are more than this version of iotrace has room for"
+    )]
+    Pairs { functions: usize, kinds: usize },
+    #[error("{0}; iotrace needs a kernel with CONFIG_KPROBE_EVENTS, and its own /sys")]
+    KprobeType(String),
 }
 
 /// The verifier's last complaint, if it was the verifier that refused.
@@ -62,6 +68,9 @@ fn system_error(error: &(dyn StdError + 'static)) -> Option<i32> {
 
 /// Why a site cannot be probed, in a line.
 pub(super) fn explain(error: &(dyn StdError + 'static)) -> String {
+    if let Some(complaint) = verdict(error) {
+        return format!("the verifier says: {complaint}");
+    }
     match system_error(error) {
         Some(libc::EINVAL) => "the kernel refuses a probe there: its function is notrace".into(),
         Some(libc::EBUSY) => "the function has no place for fentry (it is notrace)".into(),

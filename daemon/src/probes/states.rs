@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::{
-    plan::{Mechanism, Plan},
-    snapshot::{Probe, State},
+    plan::{Mechanism, Plan, Site},
+    snapshot::{Kprobe, Probe, State},
 };
 
 /// The state of every site, in the order of the plan, shared with whoever reads.
@@ -19,6 +19,7 @@ impl States {
             mechanism: mechanism.into(),
             state,
             reason: reason.into(),
+            kprobes: Vec::new(),
         };
         let mut rows = Vec::new();
         for target in &plan.targets {
@@ -26,12 +27,16 @@ impl States {
                 let reason = target.reason.as_deref().unwrap_or("no call to it was found");
                 rows.push(row(&target.symbol, String::new(), "none", State::Unavailable, reason));
             }
-            rows.extend(target.sites.iter().map(|site| match &site.mechanism {
-                Mechanism::Fentry => row(&target.symbol, site.name(), "fentry", State::Pending, ""),
-                Mechanism::Trap { .. } => row(&target.symbol, site.name(), "trap", State::Pending, ""),
-                Mechanism::Fexit => row(&target.symbol, site.name(), "fexit", State::Pending, ""),
-                Mechanism::Unavailable { reason } => {
-                    row(&target.symbol, site.name(), "none", State::Unavailable, reason)
+            rows.extend(target.sites.iter().map(|site| Probe {
+                kprobes: kprobes(site),
+                ..match &site.mechanism {
+                    Mechanism::Fentry => row(&target.symbol, site.name(), "fentry", State::Pending, ""),
+                    Mechanism::Jump { .. } => row(&target.symbol, site.name(), "jump", State::Pending, ""),
+                    Mechanism::Trap { .. } => row(&target.symbol, site.name(), "trap", State::Pending, ""),
+                    Mechanism::Fexit => row(&target.symbol, site.name(), "fexit", State::Pending, ""),
+                    Mechanism::Unavailable { reason } => {
+                        row(&target.symbol, site.name(), "none", State::Unavailable, reason)
+                    }
                 }
             }));
         }
@@ -49,10 +54,31 @@ impl States {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Notes that a site is probed by a trap after all.
+    pub(super) fn trap(&self, row: usize, site: &Site) {
+        if let Some(row) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(row) {
+            row.mechanism = "trap".into();
+            row.kprobes = kprobes(site);
+        }
+    }
+
     pub(super) fn set(&self, row: usize, state: State, reason: String) {
         if let Some(row) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(row) {
             row.state = state;
             row.reason = reason;
         }
+    }
+}
+
+/// The kprobes of a site, in the order of the text.
+fn kprobes(site: &Site) -> Vec<Kprobe> {
+    let at = |address: u64| {
+        let offset = site.offset.wrapping_add(address.wrapping_sub(site.address));
+        Kprobe { at: site.place(offset), optimized: None }
+    };
+    match site.mechanism {
+        Mechanism::Jump { before, after, .. } => before.into_iter().chain([after]).map(at).collect(),
+        Mechanism::Trap { after } => vec![at(site.address), at(after)],
+        _ => Vec::new(),
     }
 }

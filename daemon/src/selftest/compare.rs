@@ -104,6 +104,7 @@ mod tests {
             mechanism: "trap".into(),
             state,
             reason: "its caller is notrace".into(),
+            kprobes: Vec::new(),
         };
         let probes = [
             probe("import_iovec", "vfs_readv+0xcf", State::Attached),

@@ -74,7 +74,7 @@ fn sum(tally: &Tally) -> Numbers {
 }
 
 fn counted(counts: &Counts) -> Numbers {
-    [counts.imports, counts.single, counts.segments, counts.bytes, counts.errors]
+    [counts.imports(), counts.single, counts.all_segments(), counts.bytes, counts.errors]
 }
 
 #[cfg(test)]

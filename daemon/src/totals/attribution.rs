@@ -1,8 +1,11 @@
 //! From the slots of all CPUs and what was handed over to the rows of processes.
 
-use std::{io, time::Duration};
+use std::{io, mem::offset_of, sync::Arc, time::Duration};
 
-use iotrace_common::who::{Counts, NOBODY, SLOTS, Slot};
+use iotrace_common::{
+    block::Block,
+    who::{Counts, NOBODY, SLOTS, Slot},
+};
 
 use crate::{
     pids,
@@ -18,7 +21,7 @@ const TRIES: usize = 100;
 /// Everything that is known of processes.
 #[derive(Debug)]
 pub struct Attribution {
-    slots: Shared<Slot>,
+    blocks: Arc<Shared<Block>>,
     handovers: Handovers,
     /// As last read.
     live: Vec<Slot>,
@@ -26,9 +29,9 @@ pub struct Attribution {
 }
 
 impl Attribution {
-    /// Of these slots and handovers, put together in this book.
-    pub fn of(slots: Shared<Slot>, handovers: Handovers, cpus: usize, book: Book) -> Attribution {
-        Attribution { slots, handovers, live: vec![Slot::default(); cpus * SLOTS as usize], book }
+    /// Of the slots in these blocks and handovers, put together in this book.
+    pub fn of(blocks: Arc<Shared<Block>>, handovers: Handovers, cpus: usize, book: Book) -> Attribution {
+        Attribution { blocks, handovers, live: vec![Slot::default(); cpus * SLOTS as usize], book }
     }
 
     /// Takes what has been handed over, so that the ring buffer does not run full.
@@ -67,14 +70,17 @@ impl Attribution {
     /// Reads one CPU's slots: all before, or all after something was added to nobody's.
     fn read(&mut self, cpu: usize) {
         let first = cpu * SLOTS as usize;
+        let get = |number: usize| {
+            self.blocks.part::<Slot>(cpu, offset_of!(Block, slots) + number * size_of::<Slot>())
+        };
         for _ in 0..TRIES {
-            let before = self.slots.get(first + NOBODY as usize).map(|slot| slot.turn);
-            for index in first..first + SLOTS as usize {
-                if let Some(slot) = whole(|| self.slots.get(index)) {
-                    self.live[index] = slot;
+            let before = get(NOBODY as usize).map(|slot| slot.turn);
+            for number in 0..SLOTS as usize {
+                if let Some(slot) = whole(|| get(number)) {
+                    self.live[first + number] = slot;
                 }
             }
-            if self.slots.get(first + NOBODY as usize).map(|slot| slot.turn) == before {
+            if get(NOBODY as usize).map(|slot| slot.turn) == before {
                 break;
             }
         }

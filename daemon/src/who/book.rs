@@ -86,7 +86,7 @@ mod tests {
         let slot = |tgid: u32| Slot {
             who: Who { tgid, comm: *b"dd\0\0\0\0\0\0\0\0\0\0\0\0\0\0", ..Who::default() },
             turn: 2,
-            counts: Counts { imports: u64::from(tgid), ..Counts::default() },
+            counts: Counts { others: u64::from(tgid), ..Counts::default() },
             ..Slot::default()
         };
         let mut live = vec![Slot::default(); SLOTS as usize];

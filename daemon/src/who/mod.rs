@@ -58,7 +58,7 @@ impl Key {
 
 /// Imports and walker calls: what makes a process heavy.
 fn calls(counts: &Counts) -> u64 {
-    counts.iter_calls.iter().fold(counts.imports, |sum, calls| sum.wrapping_add(*calls))
+    counts.iter_calls.iter().fold(counts.imports(), |sum, calls| sum.wrapping_add(*calls))
 }
 
 fn is_zero(counts: &Counts) -> bool {

@@ -3,8 +3,9 @@
 use iotrace::plan::btf::Btf;
 use iotrace::plan::kallsyms::Symbols;
 use iotrace::plan::kcore::Segments;
+use iotrace::plan::landing::{Landings, Table};
 use iotrace::plan::text::{Reader, Text};
-use iotrace::plan::{Mechanism, Plan, plan};
+use iotrace::plan::{Mechanism, Plan, Site, plan};
 use proptest::prelude::*;
 use proptest::sample::Index;
 
@@ -64,7 +65,35 @@ fn planned(kernel: &Kernel) -> Option<Plan> {
     // What is asked of the types for each name is on top.
     let plan = bounded(64 * size + (64 << 10), || plan(&symbols, &btf, &text)).ok()?;
     confirm(&plan, &symbols, &text);
+    confirm_jumps(&plan, &symbols, &text, &btf, kernel);
     Some(plan)
+}
+
+/// Replaces traps by jumps, with tables that are any bytes at all, and with none.
+fn confirm_jumps(plan: &Plan, symbols: &Symbols<'_>, text: &[Text<'_>], btf: &Btf<'_>, kernel: &Kernel) {
+    let any = Table { address: CORE, bytes: &kernel.kcore };
+    let none = Table { address: CORE, bytes: &[] };
+    let size: usize = text.iter().map(|text| text.bytes.len()).sum();
+    for (jumps, fixups) in [(none, none), (any, none), (none, any)] {
+        let Some(landings) = Landings::read(btf, jumps, fixups) else { continue };
+        let mut optimized = plan.clone();
+        bounded(256 * size + (64 << 10), || optimized.optimize(symbols, text, &landings, true));
+        let sites = |plan: &Plan| -> Vec<Site> {
+            plan.targets.iter().flat_map(|target| target.sites.clone()).collect()
+        };
+        for (was, is) in sites(plan).iter().zip(&sites(&optimized)) {
+            match (&was.mechanism, &is.mechanism) {
+                (Mechanism::Trap { after: was }, Mechanism::Jump { before, after, .. }) => {
+                    assert_eq!(was, after);
+                    let function = is.address - is.offset;
+                    assert!(before.is_none_or(|at| (function..=is.address - 5).contains(&at)));
+                    // Not where something leads to.
+                    assert!(before.is_none_or(|at| !landings.is_key(at)));
+                }
+                (was, is) => assert_eq!(was, is),
+            }
+        }
+    }
 }
 
 fn confirm(plan: &Plan, symbols: &Symbols<'_>, text: &[Text<'_>]) {

@@ -78,6 +78,7 @@ fn probe(target: &str, site: &str, mechanism: &str, state: State, reason: &str) 
         site: site.into(),
         mechanism: mechanism.into(),
         state,
+        kprobes: Vec::new(),
         reason: reason.into(),
     }
 }

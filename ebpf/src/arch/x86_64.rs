@@ -5,13 +5,16 @@ use core::{arch::asm, mem::offset_of};
 use aya_ebpf::{
     bindings::pt_regs,
     helpers::{
-        bpf_probe_read_kernel,
+        bpf_get_current_pid_tgid, bpf_probe_read_kernel,
         generated::{bpf_get_current_task, bpf_get_current_task_btf, bpf_task_pt_regs},
     },
     programs::ProbeContext,
 };
 
-use crate::config::{self, SYSCALL_FROM, TASK_STACK, TASK_STATUS};
+use iotrace_common::site::{CONSTANT, MEMORY, Value};
+
+use crate::config::{self, SYSCALL_FROM, TASK_STACK, TASK_STATUS, TASK_TGID};
+use crate::iterator;
 
 /// [`SYSCALL_FROM`]: `bpf_task_pt_regs` (≥ 5.15).
 const HELPER: u32 = 1;
@@ -20,25 +23,6 @@ const STACK: u32 = 2;
 
 /// `TS_COMPAT` (arch/x86/include/asm/thread_info.h): a 32-bit system call is in progress.
 const TS_COMPAT: u32 = 2;
-
-/// Loads a register by an instruction of its own: the compiler would merge the arms of a `match` into one load
-/// at a computed offset, and the verifier wants constant offsets into a context.
-macro_rules! load {
-    ($regs:expr, $register:ident) => {{
-        let value: u64;
-        // SAFETY: the context of a kprobe is a whole `struct pt_regs`.
-        unsafe {
-            asm!(
-                "{0} = *(u64 *)({1} + {offset})",
-                out(reg) value,
-                in(reg) $regs,
-                offset = const offset_of!(pt_regs, $register),
-                options(nostack, readonly, pure),
-            )
-        };
-        value
-    }};
-}
 
 /// The registers at a probed instruction.
 #[derive(Clone, Copy)]
@@ -69,24 +53,153 @@ impl Regs {
         unsafe { (*self.0).rax }
     }
 
-    /// The argument at this position, 0 to 5.
+    /// A number that is here. What cannot be read, and the system call's, is 0.
     #[inline(always)]
-    pub fn argument(self, position: u8) -> u64 {
-        match position {
-            0 => load!(self.0, rdi),
-            1 => load!(self.0, rsi),
-            2 => load!(self.0, rdx),
-            3 => load!(self.0, rcx),
-            4 => load!(self.0, r8),
-            _ => load!(self.0, r9),
+    pub fn value(self, value: Value) -> u64 {
+        if value.mode == CONSTANT {
+            return value.add as u64;
         }
+        let found = self.register(value.base).wrapping_add_signed(i64::from(value.add));
+        let found = if value.mode == MEMORY { iterator::word(found) } else { found };
+        if value.narrow { u64::from(found as u32) } else { found }
+    }
+
+    /// The register with this number, see [`Value::base`].
+    ///
+    /// In one piece, since the compiler makes one load at a computed offset of the arms of a `match`, and the verifier
+    /// wants constant offsets into a context.
+    #[inline(always)]
+    fn register(self, number: u8) -> u64 {
+        let value: u64;
+        // SAFETY: the context of a kprobe is a whole `struct pt_regs`. Whatever the number, it is read within.
+        unsafe {
+            asm!(
+                "if {2} > 7 goto 28f",
+                "if {2} > 3 goto 24f",
+                "if {2} > 1 goto 22f",
+                "if {2} > 0 goto 21f",
+                "{0} = *(u64 *)({1} + {rax})",
+                "goto 90f",
+                "21:",
+                "{0} = *(u64 *)({1} + {rcx})",
+                "goto 90f",
+                "22:",
+                "if {2} > 2 goto 23f",
+                "{0} = *(u64 *)({1} + {rdx})",
+                "goto 90f",
+                "23:",
+                "{0} = *(u64 *)({1} + {rbx})",
+                "goto 90f",
+                "24:",
+                "if {2} > 5 goto 26f",
+                "if {2} > 4 goto 25f",
+                "{0} = *(u64 *)({1} + {rsp})",
+                "goto 90f",
+                "25:",
+                "{0} = *(u64 *)({1} + {rbp})",
+                "goto 90f",
+                "26:",
+                "if {2} > 6 goto 27f",
+                "{0} = *(u64 *)({1} + {rsi})",
+                "goto 90f",
+                "27:",
+                "{0} = *(u64 *)({1} + {rdi})",
+                "goto 90f",
+                "28:",
+                "if {2} > 11 goto 32f",
+                "if {2} > 9 goto 30f",
+                "if {2} > 8 goto 29f",
+                "{0} = *(u64 *)({1} + {r8})",
+                "goto 90f",
+                "29:",
+                "{0} = *(u64 *)({1} + {r9})",
+                "goto 90f",
+                "30:",
+                "if {2} > 10 goto 31f",
+                "{0} = *(u64 *)({1} + {r10})",
+                "goto 90f",
+                "31:",
+                "{0} = *(u64 *)({1} + {r11})",
+                "goto 90f",
+                "32:",
+                "if {2} > 13 goto 34f",
+                "if {2} > 12 goto 33f",
+                "{0} = *(u64 *)({1} + {r12})",
+                "goto 90f",
+                "33:",
+                "{0} = *(u64 *)({1} + {r13})",
+                "goto 90f",
+                "34:",
+                "if {2} > 14 goto 35f",
+                "{0} = *(u64 *)({1} + {r14})",
+                "goto 90f",
+                "35:",
+                "{0} = *(u64 *)({1} + {r15})",
+                "90:",
+                out(reg) value,
+                in(reg) self.0,
+                in(reg) u64::from(number),
+                rax = const offset_of!(pt_regs, rax),
+                rcx = const offset_of!(pt_regs, rcx),
+                rdx = const offset_of!(pt_regs, rdx),
+                rbx = const offset_of!(pt_regs, rbx),
+                rsp = const offset_of!(pt_regs, rsp),
+                rbp = const offset_of!(pt_regs, rbp),
+                rsi = const offset_of!(pt_regs, rsi),
+                rdi = const offset_of!(pt_regs, rdi),
+                r8 = const offset_of!(pt_regs, r8),
+                r9 = const offset_of!(pt_regs, r9),
+                r10 = const offset_of!(pt_regs, r10),
+                r11 = const offset_of!(pt_regs, r11),
+                r12 = const offset_of!(pt_regs, r12),
+                r13 = const offset_of!(pt_regs, r13),
+                r14 = const offset_of!(pt_regs, r14),
+                r15 = const offset_of!(pt_regs, r15),
+                options(nostack, readonly),
+            );
+        }
+        value
     }
 }
 
-/// The number of the system call in progress, and whether it is a 32-bit one. For a kernel thread, and where
-/// it cannot be told, a number that no system call has.
+/// The system call in progress, as its saved registers tell it.
+pub struct Syscall {
+    /// Its number. For a kernel thread, and where it cannot be told, one that no system call has.
+    pub number: u64,
+    /// Whether it is a 32-bit one.
+    pub compat: bool,
+}
+
+impl Syscall {
+    /// None.
+    pub const NONE: Syscall = Syscall { number: u64::MAX, compat: false };
+}
+
+/// The current thread group.
 #[inline(always)]
-pub fn syscall() -> (u64, bool) {
+pub fn tgid() -> u32 {
+    if SYSCALL_FROM.load() != HELPER {
+        return (bpf_get_current_pid_tgid() >> 32) as u32;
+    }
+    // SAFETY: returns the current task, which lives as long as we do.
+    let task = unsafe { bpf_get_current_task_btf() };
+    // SAFETY: the offset is that of the member in this kernel's BTF; the verifier checks it.
+    unsafe { *task.cast::<u8>().wrapping_add(TASK_TGID.load() as usize).cast::<u32>() }
+}
+
+/// Number and third argument of the system call in progress (≥ 5.15).
+#[inline(always)]
+pub fn syscall_vector() -> (u64, u64) {
+    // SAFETY: returns the current task, which lives as long as we do; the verifier knows the types, and guards the reads.
+    unsafe {
+        let saved = bpf_task_pt_regs(bpf_get_current_task_btf()) as *const pt_regs;
+        ((*saved).orig_rax, (*saved).rdx)
+    }
+}
+
+/// The system call in progress.
+#[inline(always)]
+pub fn syscall() -> Syscall {
     match SYSCALL_FROM.load() {
         HELPER => {
             // SAFETY: returns the current task, which lives as long as we do.
@@ -98,7 +211,7 @@ pub fn syscall() -> (u64, bool) {
             let status = task.cast::<u8>().wrapping_add(TASK_STATUS.load() as usize).cast::<u32>();
             // SAFETY: the offset is that of the member in this kernel's BTF; the verifier checks it.
             let status = unsafe { *status };
-            (number, status & TS_COMPAT != 0)
+            Syscall { number, compat: status & TS_COMPAT != 0 }
         }
         STACK => {
             // SAFETY: returns the current task's address.
@@ -110,11 +223,11 @@ pub fn syscall() -> (u64, bool) {
             // SAFETY: as above.
             let status = unsafe { bpf_probe_read_kernel(status) };
             match (config::saved(), number, status) {
-                (1.., Ok(number), Ok(status)) => (number, status & TS_COMPAT != 0),
-                _ => (u64::MAX, false),
+                (1.., Ok(number), Ok(status)) => Syscall { number, compat: status & TS_COMPAT != 0 },
+                _ => Syscall::NONE,
             }
         }
-        _ => (u64::MAX, false),
+        _ => Syscall::NONE,
     }
 }
 

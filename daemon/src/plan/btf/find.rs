@@ -123,6 +123,26 @@ impl<'a> Btf<'a> {
         })
     }
 
+    /// The number of the struct with this name.
+    pub fn structure(&self, name: &str) -> Option<u32> {
+        self.number(name, |found| matches!(found.kind, Kind::Struct) && !found.rest.is_empty())
+    }
+
+    /// The number of the function with this name.
+    pub fn function(&self, name: &str) -> Option<u32> {
+        self.number(name, |found| found.kind == Kind::Function)
+    }
+
+    fn number(&self, name: &str, wanted: impl Fn(&Type<'a>) -> bool) -> Option<u32> {
+        let place = self.iter().position(|found| self.is_named(found.name, name) && wanted(&found))?;
+        u32::try_from(place + 1).ok()
+    }
+
+    /// The size of a struct in bytes.
+    pub fn size_of(&self, structure: &str) -> Option<u32> {
+        self.structures(structure).map(|found| found.value).find(|&size| size > 0)
+    }
+
     /// Where a member starts, in bits, and its type.
     fn member(
         &self,
