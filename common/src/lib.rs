@@ -12,6 +12,7 @@ pub mod iter;
 pub mod lost;
 pub mod site;
 pub mod who;
+pub mod zerocopy;
 
 /// Stands in the kernel side's programs where the number of `bpf_rdonly_cast` is to be put in.
 pub const CAST_CALL: u32 = 0x7ac5_70ca;

@@ -11,7 +11,7 @@ pub const NOBODY: u32 = 1 << SLOT_BITS;
 /// Slots of a CPU, [`NOBODY`]'s included.
 pub const SLOTS: u32 = NOBODY + 1;
 /// Kinds of iterator that are told apart here; from the last on they share one place.
-pub const KINDS: usize = 10;
+pub const KINDS: usize = 9;
 /// Places for the generations of thread group ids, as a power of two.
 pub const GENERATION_BITS: u32 = 12;
 
@@ -47,6 +47,12 @@ pub struct Counts {
     pub iter_calls: [u64; KINDS],
     /// Bytes walked by the number of the kind.
     pub iter_bytes: [u64; KINDS],
+    /// Calls of `tcp_zerocopy_receive` that returned.
+    pub zerocopy_calls: u64,
+    /// Bytes that they mapped.
+    pub zerocopy_mapped: u64,
+    /// Bytes that they copied.
+    pub zerocopy_copied: u64,
 }
 
 /// One process' slot on one CPU.
@@ -60,7 +66,7 @@ pub struct Slot {
     /// What it did.
     pub counts: Counts,
     /// Fills the cache lines.
-    pub pad: [u64; 2],
+    pub pad: [u64; 1],
 }
 
 /// A slot's content, sent to the daemon.
@@ -97,15 +103,17 @@ impl Counts {
 
     /// All counts, in the order of the members.
     pub fn words(&self) -> impl Iterator<Item = u64> + '_ {
-        let Counts { single, others, segments, bytes, errors, iter_calls, iter_bytes } = self;
+        let Counts { single, others, segments, bytes, errors, iter_calls, iter_bytes, .. } = self;
         let first = [*single, *others, *segments, *bytes, *errors];
-        first.into_iter().chain(iter_calls.iter().copied()).chain(iter_bytes.iter().copied())
+        let last = [self.zerocopy_calls, self.zerocopy_mapped, self.zerocopy_copied];
+        first.into_iter().chain(iter_calls.iter().copied()).chain(iter_bytes.iter().copied()).chain(last)
     }
 
     /// All counts, to be changed.
     pub fn words_mut(&mut self) -> impl Iterator<Item = &mut u64> {
-        let Counts { single, others, segments, bytes, errors, iter_calls, iter_bytes } = self;
-        [single, others, segments, bytes, errors].into_iter().chain(iter_calls).chain(iter_bytes)
+        let Counts { single, others, segments, bytes, errors, iter_calls, iter_bytes, .. } = self;
+        let last = [&mut self.zerocopy_calls, &mut self.zerocopy_mapped, &mut self.zerocopy_copied];
+        [single, others, segments, bytes, errors].into_iter().chain(iter_calls).chain(iter_bytes).chain(last)
     }
 }
 

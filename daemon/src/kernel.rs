@@ -72,6 +72,8 @@ pub struct Facts {
     pub iter: IterLayout,
     /// Where a cgroup's ancestors are listed by their ids (before 6.0); later there is a helper.
     pub ancestors: Option<AncestorsLayout>,
+    /// What does TCP without copies.
+    pub zerocopy: plan::zerocopy::Zerocopy,
     /// One more than the highest number a CPU may have.
     pub cpus: u32,
 }
@@ -203,6 +205,7 @@ impl Facts {
                     ids,
                 })
             }),
+            zerocopy: plan::zerocopy::find(&btf),
             cpus: possible_cpus(&String::from_utf8_lossy(&read(POSSIBLE)?)),
         })
     }

@@ -12,6 +12,8 @@ use prometheus::{
     proto,
 };
 
+mod zerocopy;
+
 use crate::{
     names::{self, Metric, Type},
     snapshot::{Iter, Process, Snapshot, State},
@@ -51,7 +53,9 @@ impl Collector for Exposition<'_> {
     }
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
-        let families = [self.imports(), self.iters(), self.processes(), self.sites(), self.itself()];
+        let zerocopy = zerocopy::families(self);
+        let families =
+            [self.imports(), self.iters(), zerocopy, self.processes(), self.sites(), self.itself()];
         // The encoder takes a family without a metric for a mistake.
         families.into_iter().flatten().filter(|family| !family.get_metric().is_empty()).collect()
     }
@@ -110,6 +114,11 @@ impl Exposition<'_> {
         let counter = |metric: &Metric, value: fn(&Process) -> u64| {
             family(metric, rows.iter().map(|(labels, row)| sample(metric, labels, value(row) as f64)))
         };
+        // Most processes never do it.
+        let zerocopy = |metric: &Metric, value: fn(&Process) -> u64| {
+            let rows = rows.iter().filter(|(_, row)| row.zerocopy_calls > 0);
+            family(metric, rows.map(|(labels, row)| sample(metric, labels, value(row) as f64)))
+        };
         let by_kind = |metric: &Metric, values: fn(&Process) -> &BTreeMap<String, u64>| {
             let samples = rows.iter().flat_map(|([pid, comm, unit, container], row)| {
                 let kinds = values(row).iter();
@@ -124,6 +133,9 @@ impl Exposition<'_> {
             counter(&names::PROCESS_IMPORT_BYTES, |row| row.bytes),
             by_kind(&names::PROCESS_ITER_CALLS, |row| &row.iter_calls),
             by_kind(&names::PROCESS_ITER_BYTES, |row| &row.iter_bytes),
+            zerocopy(&names::PROCESS_ZEROCOPY_CALLS, |row| row.zerocopy_calls),
+            zerocopy(&names::PROCESS_ZEROCOPY_MAPPED, |row| row.zerocopy_mapped),
+            zerocopy(&names::PROCESS_ZEROCOPY_COPIED, |row| row.zerocopy_copied),
         ]
     }
 

@@ -18,7 +18,7 @@ use iotrace_common::site::{self, FENTRIES, SYSCALLS, SiteSet};
 
 use crate::{
     filter::Filter,
-    plan::{Mechanism, Plan},
+    plan::{Mechanism, Plan, zerocopy::Zerocopy},
     shared::Shared,
     snapshot::State,
 };
@@ -32,6 +32,7 @@ mod load;
 mod programs;
 mod refusal;
 mod states;
+mod zerocopy;
 
 use job::{Job, Kprobe, jobs};
 use load::{Types, kprobe, raw_trace_point};
@@ -79,6 +80,9 @@ pub struct Probes {
     syscalls: usize,
     held: Vec<Held>,
     tracepoints: Vec<RawTracePointLink>,
+    /// What watches TCP without copies, as long as it is not attached.
+    zerocopy: Option<Zerocopy>,
+    others: Vec<Link>,
     types: Types,
 }
 
@@ -272,7 +276,8 @@ impl Probes {
 
     /// Detaches everything. Dropping does the same, one after the other.
     pub fn detach(mut self) {
-        let mut links: Vec<Link> = self.held.drain(..).flat_map(|held| held.links).collect();
+        let mut links: Vec<Link> =
+            self.held.drain(..).flat_map(|held| held.links).chain(self.others.drain(..)).collect();
         let share = links.len().div_ceil(DETACHERS).max(1);
         thread::scope(|scope| {
             while !links.is_empty() {

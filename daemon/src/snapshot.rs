@@ -6,8 +6,10 @@ use iotrace_common::{import::SEGMENT_BUCKETS, iter::NANOS_BUCKETS};
 use serde::{Deserialize, Serialize};
 
 mod process;
+mod zerocopy;
 
 pub use process::Process;
+pub use zerocopy::{Counted as ZerocopyCounted, Zerocopy};
 
 /// All totals since the probes were attached.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -18,6 +20,9 @@ pub struct Snapshot {
     pub imports: Vec<Import>,
     /// Every function of the plan with every kind of this kernel, also those that saw nothing.
     pub iters: Vec<Iter>,
+    /// TCP without copies.
+    #[serde(default)]
+    pub zerocopy: Zerocopy,
     /// Events lost, by the name of the reason; every reason, also those with 0.
     pub lost: BTreeMap<String, u64>,
     /// Processes, the row of all others last; empty where nothing was attributed.
@@ -178,6 +183,7 @@ impl Delta {
         for (reason, events) in &mut delta.lost {
             *events = events.saturating_sub(earlier.lost.get(reason).copied().unwrap_or(0));
         }
+        delta.zerocopy.subtract(&earlier.zerocopy);
         delta.processes = process::difference(&earlier.processes, &later.processes);
         Delta(delta)
     }
@@ -274,6 +280,12 @@ mod tests {
                 nanos: 900 * scale,
                 buckets: nanos,
             }],
+            zerocopy: Zerocopy {
+                calls: scale,
+                mapped: 8192 * scale,
+                fell_back: scale,
+                ..Zerocopy::default()
+            },
             lost: BTreeMap::from([("flight".into(), scale)]),
             processes: vec![
                 Process { pid: Some(7), comm: "dd".into(), imports: 8 * scale, ..Process::default() },

@@ -3,13 +3,22 @@
 use comfy_table::{CellAlignment, Table, presets};
 use serde_json::{Value, json};
 
+mod zerocopy;
+
 use crate::snapshot::{Coverage, Delta, Import, Iter, Process, Snapshot, State};
 
 /// The table: imports by path, iterators by function and kind, processes, and what is missing from all. No colour, no
 /// border; rows without a call are left out.
 pub fn table(delta: &Delta) -> String {
     let Delta(snapshot) = delta;
-    let blocks = [imports(snapshot), iters(snapshot), processes(snapshot)];
+    let blocks = [
+        imports(snapshot),
+        iters(snapshot),
+        zerocopy::receive(snapshot),
+        zerocopy::send(snapshot),
+        processes(snapshot),
+        zerocopy::processes(snapshot),
+    ];
     let mut text = format!("in {:.1} s\n", snapshot.seconds);
     let mut quiet = true;
     for block in blocks.into_iter().flatten() {
@@ -74,7 +83,8 @@ fn iters(snapshot: &Snapshot) -> Option<String> {
 
 /// In the order they come, the heaviest first.
 fn processes(snapshot: &Snapshot) -> Option<String> {
-    let rows: Vec<&Process> = snapshot.processes.iter().filter(|row| row.calls() > 0).collect();
+    let rows: Vec<&Process> =
+        snapshot.processes.iter().filter(|row| row.calls() > row.zerocopy_calls).collect();
     let mut table = Block::new(&[
         "pid",
         "comm",
@@ -229,6 +239,7 @@ pub fn json(delta: &Delta) -> Value {
         "seconds": snapshot.seconds,
         "imports": imports.collect::<Vec<_>>(),
         "iters": iters.collect::<Vec<_>>(),
+        "zerocopy": snapshot.zerocopy,
         "processes": snapshot.processes,
         "lost": snapshot.lost,
         "probes": snapshot.probes,

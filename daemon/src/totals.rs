@@ -14,12 +14,13 @@ use iotrace_common::{
     iter::IterRecord,
     lost::{Lost, LostRecord},
     who::Counts,
+    zerocopy::ZerocopyRecord,
 };
 
 use crate::{
     probes::{Programs, Records, States, Waiter},
     shared::Shared,
-    snapshot::{Import, Iter, Probe, Snapshot},
+    snapshot::{Import, Iter, Probe, Snapshot, Zerocopy},
     who::Book,
 };
 
@@ -43,6 +44,7 @@ pub enum Rows {
 #[derive(Debug)]
 pub struct Totals {
     blocks: Arc<Shared<Block>>,
+    zerocopy: Shared<ZerocopyRecord>,
     cpus: usize,
     functions: Vec<String>,
     kinds: Vec<String>,
@@ -56,7 +58,7 @@ pub struct Totals {
 impl Totals {
     /// Of these records, from now on.
     pub fn of(records: Records, rows: Rows) -> Totals {
-        let Records { blocks, handovers, cpus, functions, kinds, states, programs } = records;
+        let Records { blocks, zerocopy, handovers, cpus, functions, kinds, states, programs } = records;
         let blocks = Arc::new(blocks);
         let book = match rows {
             Rows::All => Book::of_all(cpus, kinds.clone()),
@@ -66,6 +68,7 @@ impl Totals {
         let attribution = Mutex::new(Attribution::of(Arc::clone(&blocks), handovers, cpus, book));
         Totals {
             blocks,
+            zerocopy,
             cpus,
             functions,
             kinds,
@@ -91,6 +94,7 @@ impl Totals {
             iters: pairs
                 .map(|(function, name, kind)| self.iter(&records[function * kinds + kind], name, kind))
                 .collect(),
+            zerocopy: self.zerocopy(),
             processes,
             verified: self.verified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             lost: Lost::ALL.iter().map(|&reason| (reason.name().to_owned(), self.lost(reason))).collect(),
@@ -198,6 +202,30 @@ impl Totals {
             nanos: sum.nanos,
             buckets: sum.buckets,
         }
+    }
+
+    fn zerocopy(&self) -> Zerocopy {
+        let mut sum = Zerocopy::default();
+        for record in (0..self.cpus).filter_map(|cpu| self.zerocopy.get(cpu)) {
+            sum.add(&Zerocopy {
+                calls: record.calls,
+                errors: record.errors,
+                mapped: record.mapped,
+                copied: record.copied,
+                timed: record.timed,
+                nanos: record.nanos,
+                inserts: record.inserts,
+                insert_nanos: record.insert_nanos,
+                zaps: record.zaps,
+                zap_nanos: record.zap_nanos,
+                waits: record.waits,
+                wait_nanos: record.wait_nanos,
+                sends: record.sends,
+                completed: record.completed,
+                fell_back: record.fell_back,
+            });
+        }
+        sum
     }
 
     fn lost(&self, reason: Lost) -> u64 {

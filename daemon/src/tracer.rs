@@ -159,6 +159,10 @@ fn attach(
             }
             probes.attach_next();
         }
+        if stop.load(Relaxed) {
+            return probes.detach();
+        }
+        probes.attach_zerocopy();
         match modules {
             Modules::Follow => privileges::keep(),
             Modules::AtStart => privileges::drop_all(),

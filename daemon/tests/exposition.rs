@@ -139,7 +139,7 @@ fn sites_lost_and_windows_round_trip() {
     let series = series(&text(&snapshot));
     let of = |name: &str| series.iter().filter(|((it, _), _)| it == name).collect::<Vec<_>>();
     let sites = of("iotrace_site_attached");
-    assert_eq!(sites.len(), 9, "all sites, two of one name apart, the target without a site left out");
+    assert_eq!(sites.len(), 16, "all sites, two of one name apart, the target without a site left out");
     for ((_, labels), value) in &sites {
         assert_eq!(**value, f64::from(u8::from(labels["state"] == State::Attached.name())), "{labels:?}");
     }

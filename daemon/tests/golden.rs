@@ -53,7 +53,7 @@ fn check_report() {
     golden("daemon/tests/golden/check.txt", &check::report(&report));
     golden("daemon/tests/golden/check.json", &format!("{:#}\n", report.json()));
     let planned = CheckReport { tried: false, ..report };
-    assert!(check::report(&planned).ends_with("\n7 of 9 sites can be attached, 1 failed, 1 unavailable\n"));
+    assert!(check::report(&planned).ends_with("\n14 of 16 sites can be attached, 1 failed, 1 unavailable\n"));
 }
 
 #[test]

@@ -18,6 +18,7 @@ mod maps;
 mod traced;
 mod tree;
 mod who;
+mod zerocopy;
 
 use aya_ebpf::{
     helpers::bpf_get_current_pid_tgid,

@@ -44,6 +44,13 @@ const WORDS: usize = size_of::<Counts>() / 8;
 /// In the slot of [`NOBODY`], how many programs are about to claim a slot of this CPU.
 const CLAIMS: usize = offset_of!(Slot, pad) / 8;
 
+/// Whether what the current thread group does counts, as far as its name is not asked for.
+#[inline(always)]
+pub fn counted() -> bool {
+    let tgid = arch::tgid();
+    tgid != config::own() && (!filter::is_on() || filter::passes(tgid))
+}
+
 /// Where what the current thread group does on this CPU is counted; `None` if it does not count.
 ///
 /// # Safety
@@ -150,7 +157,7 @@ unsafe fn hand_over(slot: *mut Slot, nobody: *mut Slot, number: u32, turn: u64) 
                 (*sent).slot = number;
                 (*sent).content.who = (*slot).who;
                 (*sent).content.turn = turn;
-                (*sent).content.pad = [0; 2];
+                (*sent).content.pad = [0; 1];
                 let sent = (&raw mut (*sent).content.counts).cast::<u64>();
                 for word in 0..WORDS {
                     let count = read_volatile(counts.add(word));

@@ -14,6 +14,7 @@ mod site;
 mod syscall;
 mod target;
 pub mod text;
+pub mod zerocopy;
 
 use iotrace_common::{import::Path, site::Value};
 

@@ -9,6 +9,7 @@ use iotrace_common::{
     flight::{FLIGHT_BITS, Flight},
     site::{FENTRIES, SYSCALLS, Site, SiteSet},
     who::GENERATION_BITS,
+    zerocopy::{CALL_BITS, Call, SEND_BITS, ZerocopyRecord},
 };
 
 use super::{OBJECT, load::object};
@@ -29,6 +30,7 @@ fn maps_hold_the_shared_types() {
     let object = parsed();
     for (name, kind, size, mmapable) in [
         ("BLOCKS", ARRAY, size_of::<Block>(), true),
+        ("ZEROCOPY", ARRAY, size_of::<ZerocopyRecord>(), true),
         ("SITES", ARRAY, size_of::<SiteSet>(), true),
         ("FENTRY_SITES", ARRAY, size_of::<Site>(), true),
         ("SYSCALL_SITES", ARRAY, size_of::<Site>(), true),
@@ -40,7 +42,10 @@ fn maps_hold_the_shared_types() {
         assert_eq!(map.value_size() as usize, size, "{name}");
         assert_eq!(map.map_flags() & MMAPABLE != 0, mmapable, "{name}");
     }
-    let own = (size_of::<Flight>() << FLIGHT_BITS) + (4 << GENERATION_BITS);
+    let own = (size_of::<Flight>() << FLIGHT_BITS)
+        + (4 << GENERATION_BITS)
+        + (size_of::<Call>() << CALL_BITS)
+        + (8 << SEND_BITS);
     assert!((own..own + 128).contains(&(object.maps[".bss"].value_size() as usize)));
     assert_eq!(object.maps["SYSCALL_SITES"].max_entries() as usize, SYSCALLS);
     assert_eq!(object.maps["FENTRY_SITES"].max_entries() as usize, FENTRIES);
@@ -64,6 +69,16 @@ fn programs_are_those_that_are_loaded() {
         "who_moved",
         "tree_fork",
         "tree_free",
+        "receive_entry",
+        "receive_exit",
+        "insert_entry",
+        "insert_exit",
+        "zap_entry",
+        "zap_exit",
+        "send_exit",
+        "sent_entry",
+        "wait_begin",
+        "wait_end",
     ]
     .map(str::to_owned)
     .into();

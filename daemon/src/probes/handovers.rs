@@ -78,7 +78,7 @@ fn read(bytes: &[u8]) -> Option<Handover> {
     for count in counts.words_mut() {
         *count = word()?;
     }
-    Some(Handover { cpu, slot, content: Slot { who, turn, counts, pad: [0; 2] } })
+    Some(Handover { cpu, slot, content: Slot { who, turn, counts, pad: [0; 1] } })
 }
 
 fn first<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
@@ -100,7 +100,7 @@ mod tests {
         let Slot { who, turn, counts, .. } = handover.content;
         assert_eq!((who.tgid, who.generation, who.cgroup, who.comm[0], who.comm[8]), (2, 0, 3, 4, 5));
         assert_eq!(turn, 6);
-        assert!(counts.words().eq(7..32));
+        assert!(counts.words().eq(7..33));
         assert_eq!(read(&bytes[1..]), None);
     }
 }

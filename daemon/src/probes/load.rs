@@ -14,6 +14,7 @@ use iotrace_common::{
     CAST_CALL,
     block::{Block, PAIRS},
     site::{FENTRIES, SYSCALLS, table_bits},
+    zerocopy::ZerocopyRecord,
 };
 
 use super::{
@@ -50,6 +51,8 @@ const OTHER_FILES: u64 = 2048;
 pub struct Records {
     /// CPU.
     pub blocks: Shared<Block>,
+    /// CPU.
+    pub zerocopy: Shared<ZerocopyRecord>,
     /// What slots held when another process took them.
     pub handovers: Handovers,
     /// CPUs.
@@ -166,7 +169,7 @@ impl Probes {
             ("FILTER_BY_COMM", u32::from(scope.filter.comm.is_some())),
         ];
         let Prepared { mut loader, types } = prepared;
-        for (name, number) in &numbers {
+        for (name, number) in numbers.iter().chain(&facts.zerocopy.numbers) {
             loader.override_global(name, number, true);
         }
         let filter = &scope.filter;
@@ -186,6 +189,7 @@ impl Probes {
             .override_global("SYSCALL_PATH", &syscall_path, true)
             .override_global("VECTOR_PATH", &vector_path, true)
             .map_max_entries("BLOCKS", facts.cpus)
+            .map_max_entries("ZEROCOPY", facts.cpus)
             .map_max_entries("SITES", 1 << site_bits);
         if !scope.diagnose {
             // Nothing is written to it then; a page is the least that the kernel takes.
@@ -207,10 +211,12 @@ impl Probes {
         }
 
         let states = States::of(plan);
+        states.set_others(super::zerocopy::rows(&facts.zerocopy));
         let handovers = ebpf.take_map("HANDOVERS").ok_or(ProbesError::Missing("HANDOVERS"))?;
         let handovers = RingBuf::try_from(handovers).map_err(|error| refused(&error))?;
         let records = Records {
             blocks: share(&ebpf, "BLOCKS", cpus, false)?,
+            zerocopy: share(&ebpf, "ZEROCOPY", cpus, false)?,
             handovers: Handovers::of(handovers),
             cpus,
             functions: functions.clone(),
@@ -234,6 +240,8 @@ impl Probes {
             syscalls: 0,
             held: Vec::new(),
             tracepoints: Vec::new(),
+            zerocopy: Some(facts.zerocopy.clone()),
+            others: Vec::new(),
             types,
         };
         probes.watch("who_fork", "sched_process_fork")?;

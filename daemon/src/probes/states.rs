@@ -7,9 +7,12 @@ use crate::{
     snapshot::{Kprobe, Probe, State},
 };
 
-/// The state of every site, in the order of the plan, shared with whoever reads.
+/// The state of every site, in the order of the plan, and of what is probed beside it, shared with whoever reads.
 #[derive(Clone, Debug)]
-pub struct States(Arc<Mutex<Vec<Probe>>>);
+pub struct States {
+    sites: Arc<Mutex<Vec<Probe>>>,
+    others: Arc<Mutex<Vec<Probe>>>,
+}
 
 impl States {
     pub(super) fn of(plan: &Plan) -> States {
@@ -40,30 +43,45 @@ impl States {
                 }
             }));
         }
-        States(Arc::new(Mutex::new(rows)))
+        States { sites: Arc::new(Mutex::new(rows)), others: Arc::default() }
     }
 
     /// Takes over the rows of a new plan.
     pub(super) fn take(&self, other: &States) {
-        let rows = other.rows();
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = rows;
+        let rows = other.sites.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        *self.sites.lock().unwrap_or_else(PoisonError::into_inner) = rows;
     }
 
     /// A copy of all rows.
     pub fn rows(&self) -> Vec<Probe> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        let mut rows = self.sites.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        rows.extend(self.others.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned());
+        rows
+    }
+
+    /// What is probed beside the sites.
+    pub(super) fn set_others(&self, rows: Vec<Probe>) {
+        *self.others.lock().unwrap_or_else(PoisonError::into_inner) = rows;
+    }
+
+    /// The state of one of these.
+    pub(super) fn set_other(&self, target: &str, state: State, reason: String) {
+        let mut rows = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(row) = rows.iter_mut().find(|row| row.target == target) {
+            (row.state, row.reason) = (state, reason);
+        }
     }
 
     /// Notes that a site is probed by a trap after all.
     pub(super) fn trap(&self, row: usize, site: &Site) {
-        if let Some(row) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(row) {
+        if let Some(row) = self.sites.lock().unwrap_or_else(PoisonError::into_inner).get_mut(row) {
             row.mechanism = "trap".into();
             row.kprobes = kprobes(site);
         }
     }
 
     pub(super) fn set(&self, row: usize, state: State, reason: String) {
-        if let Some(row) = self.0.lock().unwrap_or_else(PoisonError::into_inner).get_mut(row) {
+        if let Some(row) = self.sites.lock().unwrap_or_else(PoisonError::into_inner).get_mut(row) {
             row.state = state;
             row.reason = reason;
         }

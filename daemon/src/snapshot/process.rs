@@ -33,6 +33,15 @@ pub struct Process {
     pub iter_calls: BTreeMap<String, u64>,
     /// Bytes walked by the kind of the iterator.
     pub iter_bytes: BTreeMap<String, u64>,
+    /// Calls of `tcp_zerocopy_receive` that returned.
+    #[serde(default)]
+    pub zerocopy_calls: u64,
+    /// Bytes that they mapped.
+    #[serde(default)]
+    pub zerocopy_mapped: u64,
+    /// Bytes that they copied.
+    #[serde(default)]
+    pub zerocopy_copied: u64,
 }
 
 /// What makes a row the same in two tables. A path may become known in between, an id does not change.
@@ -42,9 +51,9 @@ impl Process {
     /// The name of the row of all that are not shown.
     pub const OTHER: &'static str = "other";
 
-    /// Imports and walker calls: rows with more come first.
+    /// Imports, walker calls and receiving without copies: rows with more come first.
     pub fn calls(&self) -> u64 {
-        self.imports + self.iter_calls()
+        self.imports + self.iter_calls() + self.zerocopy_calls
     }
 
     /// Walker calls.
@@ -82,16 +91,20 @@ impl Process {
         }
     }
 
-    fn numbers(&self) -> [u64; 5] {
-        [self.imports, self.single, self.segments, self.bytes, self.errors]
+    fn numbers(&self) -> [u64; 8] {
+        let Process { imports, single, segments, bytes, errors, .. } = *self;
+        let Process { zerocopy_calls, zerocopy_mapped, zerocopy_copied, .. } = *self;
+        [imports, single, segments, bytes, errors, zerocopy_calls, zerocopy_mapped, zerocopy_copied]
     }
 
-    fn numbers_mut(&mut self) -> [&mut u64; 5] {
-        [&mut self.imports, &mut self.single, &mut self.segments, &mut self.bytes, &mut self.errors]
+    fn numbers_mut(&mut self) -> [&mut u64; 8] {
+        let Process { imports, single, segments, bytes, errors, .. } = self;
+        let (calls, mapped) = (&mut self.zerocopy_calls, &mut self.zerocopy_mapped);
+        [imports, single, segments, bytes, errors, calls, mapped, &mut self.zerocopy_copied]
     }
 
     fn is_idle(&self) -> bool {
-        self.numbers() == [0; 5] && self.iter_calls.is_empty() && self.iter_bytes.is_empty()
+        self.numbers() == [0; 8] && self.iter_calls.is_empty() && self.iter_bytes.is_empty()
     }
 
     /// Whether no number is below the other's.

@@ -3,7 +3,7 @@
 
 use std::{collections::BTreeMap, env, fs, path::PathBuf};
 
-use iotrace::snapshot::{Import, Iter, Probe, Process, Snapshot, State};
+use iotrace::snapshot::{Import, Iter, Probe, Process, Snapshot, State, Zerocopy};
 use iotrace_common::{
     import::{MAX_SEGMENTS, Path, SEGMENT_BUCKETS, segment_bucket},
     iter::{NANOS_BUCKETS, nanos_bucket},
@@ -101,6 +101,10 @@ fn process(pid: u32, comm: &str, cgroup: [&str; 3], imports: u64, iters: &[(&str
         errors: imports / 1000,
         iter_calls: map(1),
         iter_bytes: map(4096),
+        // The first also receives without copies.
+        zerocopy_calls: if pid == 1203 { 300 } else { 0 },
+        zerocopy_mapped: if pid == 1203 { 300 << 16 } else { 0 },
+        zerocopy_copied: if pid == 1203 { 4000 } else { 0 },
     }
 }
 
@@ -152,6 +156,23 @@ pub fn snapshot() -> Snapshot {
         imports: imports.collect(),
         iters,
         lost: Lost::ALL.iter().map(|&it| (it.name().to_owned(), u64::from(it == Lost::Flight) * 4)).collect(),
+        zerocopy: Zerocopy {
+            calls: 300,
+            errors: 2,
+            mapped: 300 << 16,
+            copied: 4000,
+            timed: 300,
+            nanos: 9_000_000,
+            inserts: 600,
+            insert_nanos: 4_800_000,
+            zaps: 300,
+            zap_nanos: 960_000,
+            waits: 7,
+            wait_nanos: 21_000,
+            sends: 200,
+            completed: 190,
+            fell_back: 38,
+        },
         processes: processes(),
         verified: [("readv".to_owned(), true), ("vmsplice".to_owned(), false)].into(),
         probes: vec![
@@ -165,6 +186,13 @@ pub fn snapshot() -> Snapshot {
             probe("copy_page_to_iter", "twice+0x10", "trap", State::Attached, ""),
             probe("copy_page_to_iter", "twice+0x10", "trap", State::Attached, ""),
             probe("iov_iter_zero", "", "none", State::Unavailable, "no call to it was found"),
+            probe("tcp_zerocopy_receive", "tcp_zerocopy_receive", "fentry", State::Attached, ""),
+            probe("vm_insert_pages", "vm_insert_pages", "fentry", State::Attached, ""),
+            probe("zap_page_range", "zap_page_range", "fentry", State::Attached, ""),
+            probe("msg_zerocopy_realloc", "msg_zerocopy_realloc", "fexit", State::Attached, ""),
+            probe("msg_zerocopy_callback", "msg_zerocopy_callback", "fentry", State::Attached, ""),
+            probe("contention_begin", "contention_begin", "tracepoint", State::Attached, ""),
+            probe("contention_end", "contention_end", "tracepoint", State::Attached, ""),
         ],
     }
 }

@@ -1,0 +1,101 @@
+//! Attaching what watches TCP without copies.
+
+use aya::programs::{FEntry, FExit, ProgramError};
+
+use super::{Link, NO_PROGRAM, Probes, explain, raw_trace_point};
+use crate::{
+    plan::zerocopy::{Function, Role, Zerocopy},
+    snapshot::{Probe, State},
+};
+
+/// The tracepoints, and the programs that run there; the end first, so that no wait begins without one.
+const WAITS: [(&str, &str); 2] = [("contention_end", "wait_end"), ("contention_begin", "wait_begin")];
+
+/// The programs of a role: at the entry, and at the exit.
+const fn programs(role: Role) -> (Option<&'static str>, Option<&'static str>) {
+    match role {
+        Role::Receive => (Some("receive_entry"), Some("receive_exit")),
+        Role::Insert => (Some("insert_entry"), Some("insert_exit")),
+        Role::Zap => (Some("zap_entry"), Some("zap_exit")),
+        Role::Send => (None, Some("send_exit")),
+        Role::Sent => (Some("sent_entry"), None),
+    }
+}
+
+/// The rows of what is to be attached.
+pub(super) fn rows(zerocopy: &Zerocopy) -> Vec<Probe> {
+    let row = |target: &str, mechanism: &str, reason: &str| Probe {
+        target: target.into(),
+        site: target.into(),
+        mechanism: if reason.is_empty() { mechanism } else { "none" }.into(),
+        state: if reason.is_empty() { State::Pending } else { State::Unavailable },
+        reason: reason.into(),
+        kprobes: Vec::new(),
+    };
+    let functions = zerocopy.functions.iter().map(|function| {
+        let mechanism = if programs(function.role).0.is_some() { "fentry" } else { "fexit" };
+        row(&function.symbol, mechanism, &function.reason)
+    });
+    let waits = WAITS.iter().rev().map(|(tracepoint, _)| row(tracepoint, "tracepoint", ""));
+    functions.chain(waits).collect()
+}
+
+impl Probes {
+    /// Attaches all of it, once; what the kernel refuses is so marked.
+    pub fn attach_zerocopy(&mut self) {
+        let Some(zerocopy) = self.zerocopy.take() else { return };
+        for function in zerocopy.functions.iter().filter(|function| function.reason.is_empty()) {
+            let attached = self.watch_function(function);
+            self.told(&function.symbol, attached);
+        }
+        for (tracepoint, program) in WAITS {
+            let attached = self.watch_tracepoint(program, tracepoint);
+            self.told(tracepoint, attached);
+        }
+    }
+
+    fn told(&mut self, name: &str, attached: Result<(), String>) {
+        match attached {
+            Ok(()) => self.states.set_other(name, State::Attached, String::new()),
+            Err(reason) => {
+                log::debug!("{name}: {reason}");
+                self.states.set_other(name, State::Failed, reason);
+            }
+        }
+    }
+
+    /// The exit first, so that no call is entered without one.
+    fn watch_function(&mut self, function: &Function) -> Result<(), String> {
+        let (entry, exit) = programs(function.role);
+        let mut links = Vec::new();
+        if let Some(name) = exit {
+            let types = self.types.get()?;
+            let program = self.ebpf.program_mut(name).ok_or(NO_PROGRAM)?;
+            let exit: &mut FExit = program.try_into().map_err(|error: ProgramError| error.to_string())?;
+            exit.load(&function.symbol, types).map_err(|error| explain(&error))?;
+            self.programs.loaded(name, exit.info());
+            let link = exit.attach().map_err(|error| explain(&error))?;
+            links.push(Link::FExit(exit.take_link(link).map_err(|error| explain(&error))?));
+        }
+        if let Some(name) = entry {
+            let types = self.types.get()?;
+            let program = self.ebpf.program_mut(name).ok_or(NO_PROGRAM)?;
+            let entry: &mut FEntry = program.try_into().map_err(|error: ProgramError| error.to_string())?;
+            entry.load(&function.symbol, types).map_err(|error| explain(&error))?;
+            self.programs.loaded(name, entry.info());
+            let link = entry.attach().map_err(|error| explain(&error))?;
+            links.push(Link::FEntry(entry.take_link(link).map_err(|error| explain(&error))?));
+        }
+        self.others.extend(links);
+        Ok(())
+    }
+
+    fn watch_tracepoint(&mut self, name: &'static str, tracepoint: &str) -> Result<(), String> {
+        let program = raw_trace_point(&mut self.ebpf, name).map_err(|error| error.to_string())?;
+        program.load().map_err(|error| explain(&error))?;
+        self.programs.loaded(name, program.info());
+        let link = program.attach(tracepoint).map_err(|error| explain(&error))?;
+        self.tracepoints.push(program.take_link(link).map_err(|error| explain(&error))?);
+        Ok(())
+    }
+}
