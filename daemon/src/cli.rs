@@ -9,8 +9,10 @@ use clap::{
 };
 use log::LevelFilter;
 
+mod bench;
 mod only;
 
+pub use bench::{Bench, Common, Experiment, SingleSegment, TcpMmap};
 pub use only::Only;
 
 /// Rows of processes that the daemon shows, and `top` in JSON.
@@ -58,12 +60,29 @@ pub enum Command {
     /// of iterator that can be had here. Tells for each whether it was counted exactly, and for system calls whether
     /// the kernel's own count agrees.
     Selftest(Selftest),
+    /// Repeat an experiment about vectors and iterators on this kernel.
+    ///
+    /// Prints a table as its thread did; beside the plain times stands what the probes saw of the same loads, which
+    /// must be exact, and what they cost. --no-probes needs no root.
+    Bench(Bench),
     /// Do I/O in exactly known numbers.
     #[command(
         hide = true,
         after_help = "Exit codes: 0 done, 1 failure, or not possible here, 2 usage error."
     )]
     Load(iotrace_load::Options),
+    /// Take one sample of an experiment.
+    #[command(hide = true, subcommand)]
+    Sample(Sample),
+}
+
+/// A sample of an experiment, taken in a process of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+pub enum Sample {
+    /// Calls in a tight loop.
+    Turns(iotrace_load::turns::Sampling),
+    /// Bytes received over TCP.
+    Tcp(iotrace_load::tcp::Transfer),
 }
 
 /// Options of `iotrace daemon`.

@@ -11,6 +11,7 @@ use anyhow::{Error, Result};
 use log::LevelFilter;
 
 use crate::{
+    bench,
     check::{self, CheckReport, Fact, Verdict},
     cli::{self, CheckOutput, TopOutput},
     daemon::{self, Service},
@@ -176,6 +177,28 @@ pub fn selftest(options: &cli::Selftest) -> Result<ExitCode> {
     }
     measure.stop();
     Ok(selftest::exit_code(&rows?).into())
+}
+
+/// `iotrace bench`.
+///
+/// # Errors
+/// Why nothing can be probed, or no load can be run.
+pub fn bench(options: &cli::Bench) -> Result<ExitCode> {
+    let (text, code) = bench::run(options)?;
+    print(&text);
+    Ok(code)
+}
+
+/// `iotrace sample`: the outcome is in the report, and its like in the exit code.
+///
+/// # Errors
+/// The outcome that cannot be handed over.
+pub fn sample(options: &cli::Sample) -> Result<ExitCode> {
+    match options {
+        cli::Sample::Turns(options) => iotrace_load::turns::sample(options)?,
+        cli::Sample::Tcp(options) => iotrace_load::tcp::sample(options)?,
+    }
+    Ok(ExitCode::SUCCESS)
 }
 
 /// `iotrace load`.

@@ -6,6 +6,7 @@
 //! ```
 
 pub mod arch;
+pub mod bench;
 pub mod cgroups;
 pub mod check;
 pub mod cli;

@@ -25,7 +25,9 @@ fn main() -> ExitCode {
         Command::Top(options) => commands::top(&options),
         Command::Check(options) => commands::check(&options),
         Command::Selftest(options) => commands::selftest(&options),
+        Command::Bench(options) => commands::bench(&options),
         Command::Load(options) => commands::load(&options),
+        Command::Sample(options) => commands::sample(&options),
     };
     result.unwrap_or_else(|error| {
         eprintln!("iotrace: {error:#}");

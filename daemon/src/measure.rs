@@ -34,6 +34,11 @@ const SHOW: Duration = Duration::from_millis(500);
 /// Probes on every site that this kernel allows, attached for one measurement.
 pub struct Measure {
     tracer: Tracer,
+    runner: Runner,
+}
+
+/// Runs commands, and notices meanwhile that a signal asks to stop.
+pub struct Runner {
     signals: Signals,
     runtime: Runtime,
 }
@@ -41,6 +46,8 @@ pub struct Measure {
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
+    /// Whether one has come while a command ran.
+    came: bool,
 }
 
 impl Signals {
@@ -64,6 +71,40 @@ impl Ended {
     }
 }
 
+impl Runner {
+    /// From now on signals do not end this process.
+    ///
+    /// # Errors
+    /// What the system does not give.
+    pub fn new() -> Result<Runner> {
+        let runtime =
+            Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
+        let signals = runtime.block_on(async {
+            anyhow::Ok(Signals {
+                interrupt: signal(SignalKind::interrupt()).context("cannot catch SIGINT")?,
+                terminate: signal(SignalKind::terminate()).context("cannot catch SIGTERM")?,
+                came: false,
+            })
+        })?;
+        Ok(Runner { signals, runtime })
+    }
+
+    /// Runs a command until it ends. The terminal's SIGINT reaches the command itself; SIGTERM is passed on to it.
+    ///
+    /// # Errors
+    /// The command that cannot be run.
+    pub fn command(&mut self, command: &[OsString]) -> io::Result<Ended> {
+        let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
+        let child = Command::new(program).args(arguments).spawn()?;
+        self.runtime.block_on(wait(child, &mut self.signals)).map(Ended)
+    }
+
+    /// Whether a signal has asked to stop while a command ran.
+    pub fn asked_to_stop(&self) -> bool {
+        self.signals.came
+    }
+}
+
 impl Measure {
     /// Attaches everything; returns when every site has had its turn.
     ///
@@ -71,18 +112,11 @@ impl Measure {
     /// Why nothing can be traced, or that a signal came before all was attached. That the kernel refused every
     /// site is no error here: see [`Measure::probes`].
     pub fn start(scope: Scope) -> Result<Measure> {
-        let runtime =
-            Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
-        let mut signals = runtime.block_on(async {
-            anyhow::Ok(Signals {
-                interrupt: signal(SignalKind::interrupt()).context("cannot catch SIGINT")?,
-                terminate: signal(SignalKind::terminate()).context("cannot catch SIGTERM")?,
-            })
-        })?;
+        let mut runner = Runner::new()?;
         let tracer = Tracer::start(scope, Modules::Follow, Rows::All)?;
-        let attached = runtime.block_on(async {
+        let attached = runner.runtime.block_on(async {
             tokio::select! {
-                () = signals.any() => false,
+                () = runner.signals.any() => false,
                 () = all_attached(&tracer) => true,
             }
         });
@@ -90,14 +124,14 @@ impl Measure {
             tracer.stop();
             bail!("stopped before the probes were attached");
         }
-        Ok(Measure { tracer, signals, runtime })
+        Ok(Measure { tracer, runner })
     }
 
     /// What happens in this time, or until a signal asks to stop.
     pub fn span(&mut self, duration: Duration) -> Delta {
         let before = self.tracer.totals.snapshot();
-        let (signals, until) = (&mut self.signals, Instant::now() + duration);
-        self.runtime.block_on(async {
+        let (signals, until) = (&mut self.runner.signals, Instant::now() + duration);
+        self.runner.runtime.block_on(async {
             tokio::select! {
                 () = signals.any() => {}
                 () = sleep_until(until) => {}
@@ -112,11 +146,14 @@ impl Measure {
     /// # Errors
     /// The command that cannot be run.
     pub fn command(&mut self, command: &[OsString]) -> Result<(Delta, Ended), io::Error> {
-        let (program, arguments) = command.split_first().ok_or(io::ErrorKind::InvalidInput)?;
         let before = self.tracer.totals.snapshot();
-        let child = Command::new(program).args(arguments).spawn()?;
-        let ended = self.runtime.block_on(wait(child, &mut self.signals))?;
-        Ok((Delta::between(&before, &self.tracer.totals.snapshot()), Ended(ended)))
+        let ended = self.runner.command(command)?;
+        Ok((Delta::between(&before, &self.tracer.totals.snapshot()), ended))
+    }
+
+    /// Whether a signal has asked to stop while a command ran.
+    pub fn asked_to_stop(&self) -> bool {
+        self.runner.asked_to_stop()
     }
 
     /// The kinds of iterator on this kernel.
@@ -169,8 +206,9 @@ async fn wait(mut child: Child, signals: &mut Signals) -> io::Result<ExitStatus>
     loop {
         tokio::select! {
             status = &mut ended => return status.unwrap_or_else(|_| Err(io::ErrorKind::Other.into())),
-            _ = signals.interrupt.recv() => {}
+            _ = signals.interrupt.recv() => signals.came = true,
             _ = signals.terminate.recv() => {
+                signals.came = true;
                 // SAFETY: sends a signal; the child is not reaped before `ended` says so.
                 unsafe { libc::kill(pid, libc::SIGTERM) };
             }

@@ -2,7 +2,7 @@
 //! a process of its own, and each number is compared.
 
 mod cases;
-mod compare;
+pub mod compare;
 mod report;
 mod start;
 mod syscalls;
@@ -31,6 +31,11 @@ const SEGMENTS: [u64; 3] = [1, 3, 9];
 const TRIES: usize = 3;
 /// Calls with an array that is not there.
 const ABSENT: u64 = 30;
+
+/// The functions in which imports on this path are called.
+pub fn importers(path: &str) -> &'static [&'static str] {
+    IMPORTS.iter().find(|case| case.path == path).map_or(&[], |case| case.importers)
+}
 
 /// Runs every load of the table, and compares.
 ///

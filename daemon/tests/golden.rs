@@ -61,7 +61,7 @@ fn help() {
     let mut command = Cli::command().term_width(100);
     command.build();
     let mut text = command.render_long_help().to_string();
-    for name in ["daemon", "top", "check", "selftest"] {
+    for name in ["daemon", "top", "check", "selftest", "bench"] {
         let help = command.find_subcommand_mut(name).unwrap().render_long_help();
         text += &format!("\n──── {name}\n\n{help}");
     }

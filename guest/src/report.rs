@@ -139,6 +139,11 @@ pub fn count(value: f64) -> u64 {
 pub struct Report(Value);
 
 impl Report {
+    /// What it has under this key.
+    pub fn value(&self, key: &str) -> Value {
+        self.0[key].clone()
+    }
+
     /// Reads it.
     ///
     /// # Panics

@@ -17,11 +17,15 @@ mod paused;
 mod process;
 mod report;
 mod ring;
+mod sender;
 mod socket;
+mod spent;
 mod stream;
 mod swarm;
 mod sys;
 mod tally;
+pub mod tcp;
+pub mod turns;
 mod uring;
 mod work;
 
@@ -33,6 +37,8 @@ use thiserror::Error;
 pub use abi::Abi;
 pub use options::Options;
 pub use report::{Outcome, Report};
+pub use sender::Sent;
+pub use spent::Spent;
 pub use tally::{Imports, Tally};
 pub use work::Name;
 

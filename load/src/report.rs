@@ -8,27 +8,27 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, anyhow, ensure};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{Impossible, memory::Mapping, sys, tally::Tally};
 
 /// What came of a load.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Outcome {
+pub enum Outcome<T = Tally> {
     /// All of it was done.
-    Done(Tally),
+    Done(T),
     /// This kernel or machine does not offer it.
     Impossible(String),
     /// It failed.
     Failed(String),
 }
 
-impl Outcome {
+impl<T> Outcome<T> {
     /// Of a result.
-    pub fn of(result: Result<Tally>) -> Outcome {
+    pub fn of(result: Result<T>) -> Outcome<T> {
         match result {
-            Ok(tally) => Outcome::Done(tally),
+            Ok(done) => Outcome::Done(done),
             Err(error) => match error.downcast_ref::<Impossible>() {
                 Some(Impossible(why)) => Outcome::Impossible(why.clone()),
                 None => Outcome::Failed(format!("{error:#}")),
@@ -40,9 +40,9 @@ impl Outcome {
     ///
     /// # Errors
     /// Why it was not done.
-    pub fn done(self) -> Result<Tally> {
+    pub fn done(self) -> Result<T> {
         match self {
-            Outcome::Done(tally) => Ok(tally),
+            Outcome::Done(done) => Ok(done),
             Outcome::Impossible(why) => Err(Impossible(why).into()),
             Outcome::Failed(why) => Err(anyhow!(why)),
         }
@@ -78,7 +78,7 @@ impl Report {
     ///
     /// # Errors
     /// It said nothing.
-    pub fn read(mut self) -> Result<Outcome> {
+    pub fn read<T: DeserializeOwned>(mut self) -> Result<Outcome<T>> {
         let mut text = Vec::new();
         self.0.rewind().and_then(|()| self.0.read_to_end(&mut text)).context("cannot read the outcome")?;
         let end = text.iter().position(|byte| *byte == 0).unwrap_or(text.len());
@@ -87,7 +87,7 @@ impl Report {
 }
 
 /// Stores the outcome in the file that [`Report::number`] named.
-pub fn hand_over(report: i32, outcome: &Outcome) -> Result<()> {
+pub fn hand_over<T: Serialize>(report: i32, outcome: &Outcome<T>) -> Result<()> {
     let text = serde_json::to_vec(outcome)?;
     ensure!(text.len() < ROOM, "the outcome is too long");
     // SAFETY: only lent, and left open.
@@ -116,6 +116,6 @@ mod tests {
             assert_eq!(report.read().unwrap(), outcome);
             assert_eq!(Outcome::of(outcome.clone().done()), outcome);
         }
-        assert!(Report::new().unwrap().read().is_err());
+        assert!(Report::new().unwrap().read::<Tally>().is_err());
     }
 }

@@ -148,6 +148,17 @@ impl Ring {
     /// # Safety
     /// What the request describes must be there.
     pub unsafe fn request(&self, request: Submission, tally: &mut Tally) -> Result<io::Result<usize>> {
+        // SAFETY: by contract.
+        let result = unsafe { self.submit(request) };
+        tally.made(Abi::Native, "io_uring_enter");
+        result
+    }
+
+    /// The same, told to nobody.
+    ///
+    /// # Safety
+    /// What the request describes must be there.
+    pub unsafe fn submit(&self, request: Submission) -> Result<io::Result<usize>> {
         let [_, tail, mask, _, _, _, array, ..] = self.parameters.submission_offsets;
         let tail = word(&self.submissions, tail);
         let mask = word(&self.submissions, mask).load(Ordering::Relaxed);
@@ -164,7 +175,6 @@ impl Ring {
         };
         // SAFETY: by contract; the operation is waited for.
         let taken = unsafe { call(libc::SYS_io_uring_enter, [number(&self.ring), 1, 1, flags, 0, 0]) }?;
-        tally.made(Abi::Native, "io_uring_enter");
         ensure!(taken == 1, "io_uring_enter took {taken} requests");
         let result = self.result()?;
         Ok(usize::try_from(result).map_err(|_| io::Error::from_raw_os_error(-result)))

@@ -1,6 +1,7 @@
 //! System calls, raw: the standard library is free to choose other ones than those to be counted.
 
 use std::{
+    fs::OpenOptions,
     io,
     os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
 };
@@ -30,6 +31,11 @@ pub fn owned(fd: usize) -> OwnedFd {
 /// The descriptor as the argument of a system call.
 pub fn number(fd: &impl AsRawFd) -> usize {
     fd.as_raw_fd() as usize
+}
+
+/// Opens a file for reading and writing.
+pub fn open(path: &str) -> io::Result<OwnedFd> {
+    OpenOptions::new().read(true).write(true).open(path).map(OwnedFd::from)
 }
 
 /// Writes everything to standard output by `write(2)`.

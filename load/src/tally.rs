@@ -51,6 +51,19 @@ impl Tally {
         self.asked(path, segments).bytes += bytes as u64;
     }
 
+    /// The same vector was imported so many times.
+    pub fn imported_times(&mut self, path: &str, segments: usize, bytes: usize, times: u64) {
+        let mut one = Tally::default();
+        one.imported(path, segments, bytes);
+        let one = one.imports(path);
+        let row = self.imports.entry(path.to_owned()).or_default();
+        row.calls += one.calls * times;
+        row.single += one.single * times;
+        row.segments += one.segments * times;
+        row.allocated += one.allocated * times;
+        row.bytes += one.bytes * times;
+    }
+
     /// A vector was refused by the import itself.
     pub fn refused(&mut self, path: &str, segments: usize) {
         self.asked(path, segments).errors += 1;
