@@ -52,7 +52,7 @@ const _: () = assert!(size_of::<ZerocopyRecord>() == 128);
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Call {
-    /// The thread, see `bpf_get_current_pid_tgid`; 0 where none is in such a call.
+    /// The thread, see `bpf_get_current_pid_tgid`; 0 where none has been.
     pub thread: u64,
     /// Where on its stack the call began: what lies below, within a stack's size, is done in the call by the thread
     /// itself, and not by an interrupt, which has a stack of its own.
@@ -65,11 +65,13 @@ pub struct Call {
     pub lock: u64,
     /// When that began.
     pub wait: u64,
+    /// 1: the call has returned, and is counted.
+    pub left: u64,
 }
 
 impl Call {
     /// No call.
-    pub const NONE: Call = Call { thread: 0, stack: 0, start: 0, inner: 0, lock: 0, wait: 0 };
+    pub const NONE: Call = Call { thread: 0, stack: 0, start: 0, inner: 0, lock: 0, wait: 0, left: 0 };
 
     /// Where a thread's call is kept.
     #[inline(always)]
@@ -84,6 +86,21 @@ impl Call {
         const STACK: u64 = 32 << 10;
         stack < self.stack && self.stack - stack < STACK
     }
+}
+
+/// Sends that one `struct ubuf_info` stands for, while they are not complete.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sending {
+    /// Its address; 0 where there is none.
+    pub uarg: u64,
+    /// How many of its sends are counted.
+    pub counted: u64,
+}
+
+impl Sending {
+    /// None.
+    pub const NONE: Sending = Sending { uarg: 0, counted: 0 };
 }
 
 /// Where a send with this `struct ubuf_info` is kept.

@@ -1,5 +1,8 @@
 //! TCP without copies: what `TCP_ZEROCOPY_RECEIVE` maps and copies, the time that changing the page table takes in it
 //! and the waiting for its lock, and what became of `MSG_ZEROCOPY`.
+//!
+//! A program that is preempted is not run for another thread on the same CPU (`prog->active`, ≥ 5.12). What must be exact
+//! has therefore a second program of the same code: whichever comes first counts, and the other finds it counted.
 
 use core::ptr::{read_volatile, write_volatile};
 
@@ -12,7 +15,7 @@ use aya_ebpf::{
 };
 use iotrace_common::{
     lost::Lost,
-    zerocopy::{CALL_BITS, Call, SEND_BITS, ZerocopyRecord, send_place},
+    zerocopy::{CALL_BITS, Call, SEND_BITS, Sending, ZerocopyRecord, send_place},
 };
 
 use crate::{
@@ -62,7 +65,7 @@ static ZEROCOPY: Array<ZerocopyRecord> = Array::with_max_entries(1, MMAPABLE);
 /// Receiving calls in flight.
 static CALLS: Own<Call, { 1 << CALL_BITS }> = Own::new([Call::NONE; 1 << CALL_BITS]);
 /// Sends that were counted and are not complete, by their `struct ubuf_info`.
-static SENDS: Own<u64, { 1 << SEND_BITS }> = Own::new([0; 1 << SEND_BITS]);
+static SENDS: Own<Sending, { 1 << SEND_BITS }> = Own::new([Sending::NONE; 1 << SEND_BITS]);
 
 /// `LCB_F_SPIN` (include/trace/events/lock.h), alone: a spinlock. Unchanged from 5.19 to 7.3.
 const SPIN: u64 = 1;
@@ -84,13 +87,14 @@ macro_rules! add {
     };
 }
 
-/// The current thread's place, and whether it is in a call. Only that thread uses a place which it holds.
+/// The current thread's place if it is in a call. Only that thread uses a place which it holds.
 #[inline(always)]
 fn held() -> Option<*mut Call> {
     let thread = bpf_get_current_pid_tgid();
     let call = CALLS.at(Call::place(thread));
     // SAFETY: a value of the array.
-    (unsafe { read_volatile(&raw const (*call).thread) } == thread).then_some(call)
+    let (owner, left) = unsafe { (read_volatile(&raw const (*call).thread), (*call).left) };
+    (owner == thread && left == 0).then_some(call)
 }
 
 /// Whether what a program is called for is done within the call by the thread itself.
@@ -101,36 +105,60 @@ fn within(call: *const Call, ctx: &impl EbpfContext) -> bool {
     Call { stack, ..Call::NONE }.encloses(key(ctx))
 }
 
-#[fentry]
-pub fn receive_entry(ctx: FEntryContext) -> i32 {
+#[inline(always)]
+fn enter(ctx: &FEntryContext) {
     if !counted() {
-        return 0;
+        return;
+    }
+    let (thread, stack) = (bpf_get_current_pid_tgid(), key(ctx));
+    let call = CALLS.at(Call::place(thread));
+    // SAFETY: a value of the array.
+    unsafe {
+        let (owner, left) = (read_volatile(&raw const (*call).thread), (*call).left);
+        if owner == thread && left == 0 && (*call).stack == stack {
+            return;
+        }
+        if owner != 0 && owner != thread && left == 0 {
+            lose(Lost::Flight);
+        }
+        write_volatile(&raw mut (*call).thread, thread);
+        (*call).stack = stack;
+        (*call).inner = 0;
+        (*call).lock = 0;
+        (*call).left = 0;
+        (*call).start = now();
+    }
+}
+
+#[inline(always)]
+fn leave(ctx: &FExitContext) {
+    let now = now();
+    let Some(block) = block() else { return };
+    if !counted() {
+        return;
     }
     let thread = bpf_get_current_pid_tgid();
     let call = CALLS.at(Call::place(thread));
     // SAFETY: a value of the array.
-    unsafe {
-        if read_volatile(&raw const (*call).thread) != 0 {
-            lose(Lost::Flight);
-        }
-        (*call).thread = thread;
-        (*call).stack = key(&ctx);
-        (*call).inner = 0;
-        (*call).lock = 0;
-        (*call).start = now();
+    let (owner, left, start) =
+        unsafe { (read_volatile(&raw const (*call).thread), (*call).left, (*call).start) };
+    if owner == thread && left == 1 {
+        return;
     }
-    0
-}
-
-#[fexit]
-pub fn receive_exit(ctx: FExitContext) -> i32 {
-    let now = now();
-    let Some(block) = block() else { return 0 };
+    // Also where the entry was not seen, or another thread has taken the place: then there is no time.
+    // SAFETY: as above.
+    unsafe {
+        write_volatile(&raw mut (*call).thread, thread);
+        (*call).left = 1;
+    }
     // SAFETY: a map value of this CPU.
-    let Some(process) = (unsafe { mine(block) }) else { return 0 };
-    let Some(record) = record() else { return 0 };
-    let zc = slot(&ctx, RECEIVE_ZC.load() as u8);
-    let result = slot(&ctx, RECEIVE_ARGUMENTS.load() as u8) as i32;
+    let Some(process) = (unsafe { mine(block) }) else { return };
+    let Some(record) = record() else { return };
+    if owner == thread {
+        add!(record, timed: 1, nanos: now.wrapping_sub(start));
+    }
+    let zc = slot(ctx, RECEIVE_ZC.load() as u8);
+    let result = slot(ctx, RECEIVE_ARGUMENTS.load() as u8) as i32;
     let (mut mapped, mut copied) = (0, 0);
     if result == 0 {
         // User space gets these two when there is no error; a negative number of bytes is one of copying.
@@ -145,13 +173,29 @@ pub fn receive_exit(ctx: FExitContext) -> i32 {
         Shared::add(&raw mut (*process).counts.zerocopy_mapped, mapped);
         Shared::add(&raw mut (*process).counts.zerocopy_copied, copied);
     }
-    if let Some(call) = held() {
-        // SAFETY: a value of the array, this thread's.
-        let start = unsafe { (*call).start };
-        add!(record, timed: 1, nanos: now.wrapping_sub(start));
-        // SAFETY: as above.
-        unsafe { write_volatile(&raw mut (*call).thread, 0) };
-    }
+}
+
+#[fentry]
+pub fn receive_entry(ctx: FEntryContext) -> i32 {
+    enter(&ctx);
+    0
+}
+
+#[fentry]
+pub fn receive_entry_again(ctx: FEntryContext) -> i32 {
+    enter(&ctx);
+    0
+}
+
+#[fexit]
+pub fn receive_exit(ctx: FExitContext) -> i32 {
+    leave(&ctx);
+    0
+}
+
+#[fexit]
+pub fn receive_exit_again(ctx: FExitContext) -> i32 {
+    leave(&ctx);
     0
 }
 
@@ -242,32 +286,46 @@ pub fn wait_end(ctx: RawTracePointContext) -> i32 {
     0
 }
 
-/// The function that begins a send returns its `struct ubuf_info`, or 0.
-#[fexit]
-pub fn send_exit(ctx: FExitContext) -> i32 {
-    let uarg = slot(&ctx, SEND_ARGUMENTS.load() as u8);
+/// The function that begins a send returns its `struct ubuf_info`, or 0. One may stand for several sends: how many, it
+/// says itself, so that one that was missed is made up for by the next.
+#[inline(always)]
+fn sending(ctx: &FExitContext) {
+    let uarg = slot(ctx, SEND_ARGUMENTS.load() as u8);
     if uarg == 0 {
-        return 0;
+        return;
     }
     let place = SENDS.at(send_place(uarg));
     // SAFETY: a value of the array.
     let held = unsafe { read_volatile(place) };
     if !counted() {
         // The address may have been that of a send that was counted.
-        if held == uarg {
+        if held.uarg == uarg {
             // SAFETY: as above.
-            unsafe { write_volatile(place, 0) };
+            unsafe { write_volatile(place, Sending::NONE) };
         }
-        return 0;
+        return;
     }
-    if held != 0 && held != uarg {
+    if held.uarg != 0 && held.uarg != uarg {
         lose(Lost::Flight);
     }
+    let before = if held.uarg == uarg { held.counted } else { 0 };
+    let sends = u64::from(member::<u16>(uarg, UARG_LEN.load()).unwrap_or(0));
     // SAFETY: as above.
-    unsafe { write_volatile(place, uarg) };
+    unsafe { write_volatile(place, Sending { uarg, counted: sends }) };
     if let Some(record) = record() {
-        add!(record, sends: 1);
+        add!(record, sends: sends.saturating_sub(before));
     }
+}
+
+#[fexit]
+pub fn send_exit(ctx: FExitContext) -> i32 {
+    sending(&ctx);
+    0
+}
+
+#[fexit]
+pub fn send_exit_again(ctx: FExitContext) -> i32 {
+    sending(&ctx);
     0
 }
 
@@ -277,7 +335,8 @@ pub fn sent_entry(ctx: FEntryContext) -> i32 {
     let uarg = slot(&ctx, SENT_UARG.load() as u8);
     let place = SENDS.at(send_place(uarg));
     // SAFETY: a value of the array.
-    if uarg == 0 || unsafe { read_volatile(place) } != uarg {
+    let held = unsafe { read_volatile(place) };
+    if uarg == 0 || held.uarg != uarg {
         return 0;
     }
     let refs: u32 = member(uarg, UARG_REFS.load()).unwrap_or(0);
@@ -285,13 +344,13 @@ pub fn sent_entry(ctx: FEntryContext) -> i32 {
         return 0;
     }
     // SAFETY: as above.
-    unsafe { write_volatile(place, 0) };
+    unsafe { write_volatile(place, Sending::NONE) };
     let sends = u64::from(member::<u16>(uarg, UARG_LEN.load()).unwrap_or(0));
     let whole = member::<u8>(uarg, UARG_ZEROCOPY.load()).unwrap_or(0) & 1;
     let success = slot(&ctx, SENT_SUCCESS.load() as u8) & 0xff != 0;
     let fell_back = if success && whole != 0 { 0 } else { sends };
     if let Some(record) = record() {
-        add!(record, completed: sends, fell_back: fell_back);
+        add!(record, sends: sends.saturating_sub(held.counted), completed: sends, fell_back: fell_back);
     }
     0
 }

@@ -55,6 +55,10 @@ const ONCE: &str = "sock_zerocopy_callback";
 /// Finds them.
 pub fn find(btf: &Btf<'_>) -> Zerocopy {
     let mut found = Zerocopy::default();
+    // From 6.0 on a structure of its own, which begins with a struct ubuf_info.
+    let of_sends = |member: &str| {
+        btf.offset_of("ubuf_info_msgzc", member).or_else(|| btf.offset_of("ubuf_info", member))
+    };
     for &(role, names) in NAMES {
         let prototypes = btf.prototypes(names);
         let there = names.iter().zip(&prototypes).find_map(|(name, found)| Some((*name, found.as_ref()?)));
@@ -79,22 +83,22 @@ pub fn find(btf: &Btf<'_>) -> Zerocopy {
                 numbers(get(), "where its zc has length and copybuf_len");
             }
             (Role::Send, Some((_, prototype))) => {
-                numbers(Some(vec![("SEND_ARGUMENTS", prototype.parameters.len() as u32)]), "");
+                let get = || {
+                    let arguments = ("SEND_ARGUMENTS", prototype.parameters.len() as u32);
+                    Some(vec![arguments, ("UARG_LEN", of_sends("len")?)])
+                };
+                numbers(get(), "where the struct ubuf_info that it returns has len");
             }
             (Role::Sent, Some((name, prototype))) => {
                 let position = |name: &str| prototype.parameters.iter().position(|found| found.name == name);
-                // From 6.0 on a structure of its own, which begins with a struct ubuf_info.
-                let offset = |member: &str| {
-                    btf.offset_of("ubuf_info_msgzc", member).or_else(|| btf.offset_of("ubuf_info", member))
-                };
                 let get = || {
                     Some(vec![
                         ("SENT_UARG", position("uarg")? as u32),
                         ("SENT_SUCCESS", position("success")? as u32),
                         ("SENT_LAST", u32::from(name == ONCE)),
                         ("UARG_REFS", btf.offset_of("ubuf_info", "refcnt")?),
-                        ("UARG_LEN", offset("len")?),
-                        ("UARG_ZEROCOPY", offset("zerocopy")?),
+                        ("UARG_LEN", of_sends("len")?),
+                        ("UARG_ZEROCOPY", of_sends("zerocopy")?),
                     ])
                 };
                 numbers(get(), "where its uarg has refcnt, len and zerocopy");

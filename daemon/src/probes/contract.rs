@@ -9,7 +9,7 @@ use iotrace_common::{
     flight::{FLIGHT_BITS, Flight},
     site::{FENTRIES, SYSCALLS, Site, SiteSet},
     who::GENERATION_BITS,
-    zerocopy::{CALL_BITS, Call, SEND_BITS, ZerocopyRecord},
+    zerocopy::{CALL_BITS, Call, SEND_BITS, Sending, ZerocopyRecord},
 };
 
 use super::{OBJECT, load::object};
@@ -45,7 +45,7 @@ fn maps_hold_the_shared_types() {
     let own = (size_of::<Flight>() << FLIGHT_BITS)
         + (4 << GENERATION_BITS)
         + (size_of::<Call>() << CALL_BITS)
-        + (8 << SEND_BITS);
+        + (size_of::<Sending>() << SEND_BITS);
     assert!((own..own + 128).contains(&(object.maps[".bss"].value_size() as usize)));
     assert_eq!(object.maps["SYSCALL_SITES"].max_entries() as usize, SYSCALLS);
     assert_eq!(object.maps["FENTRY_SITES"].max_entries() as usize, FENTRIES);
@@ -71,6 +71,9 @@ fn programs_are_those_that_are_loaded() {
         "tree_free",
         "receive_entry",
         "receive_exit",
+        "receive_entry_again",
+        "receive_exit_again",
+        "send_exit_again",
         "insert_entry",
         "insert_exit",
         "zap_entry",

@@ -11,14 +11,15 @@ use crate::{
 /// The tracepoints, and the programs that run there; the end first, so that no wait begins without one.
 const WAITS: [(&str, &str); 2] = [("contention_end", "wait_end"), ("contention_begin", "wait_begin")];
 
-/// The programs of a role: at the entry, and at the exit.
-const fn programs(role: Role) -> (Option<&'static str>, Option<&'static str>) {
+/// The programs of a role: at the entry, and at the exit. Where there are two, the second makes up for the first where
+/// that was kept from running.
+const fn programs(role: Role) -> (&'static [&'static str], &'static [&'static str]) {
     match role {
-        Role::Receive => (Some("receive_entry"), Some("receive_exit")),
-        Role::Insert => (Some("insert_entry"), Some("insert_exit")),
-        Role::Zap => (Some("zap_entry"), Some("zap_exit")),
-        Role::Send => (None, Some("send_exit")),
-        Role::Sent => (Some("sent_entry"), None),
+        Role::Receive => (&["receive_entry", "receive_entry_again"], &["receive_exit", "receive_exit_again"]),
+        Role::Insert => (&["insert_entry"], &["insert_exit"]),
+        Role::Zap => (&["zap_entry"], &["zap_exit"]),
+        Role::Send => (&[], &["send_exit", "send_exit_again"]),
+        Role::Sent => (&["sent_entry"], &[]),
     }
 }
 
@@ -33,7 +34,7 @@ pub(super) fn rows(zerocopy: &Zerocopy) -> Vec<Probe> {
         kprobes: Vec::new(),
     };
     let functions = zerocopy.functions.iter().map(|function| {
-        let mechanism = if programs(function.role).0.is_some() { "fentry" } else { "fexit" };
+        let mechanism = if programs(function.role).0.is_empty() { "fexit" } else { "fentry" };
         row(&function.symbol, mechanism, &function.reason)
     });
     let waits = WAITS.iter().rev().map(|(tracepoint, _)| row(tracepoint, "tracepoint", ""));
@@ -66,9 +67,9 @@ impl Probes {
 
     /// The exit first, so that no call is entered without one.
     fn watch_function(&mut self, function: &Function) -> Result<(), String> {
-        let (entry, exit) = programs(function.role);
+        let (entries, exits) = programs(function.role);
         let mut links = Vec::new();
-        if let Some(name) = exit {
+        for name in exits {
             let types = self.types.get()?;
             let program = self.ebpf.program_mut(name).ok_or(NO_PROGRAM)?;
             let exit: &mut FExit = program.try_into().map_err(|error: ProgramError| error.to_string())?;
@@ -77,7 +78,7 @@ impl Probes {
             let link = exit.attach().map_err(|error| explain(&error))?;
             links.push(Link::FExit(exit.take_link(link).map_err(|error| explain(&error))?));
         }
-        if let Some(name) = entry {
+        for name in entries {
             let types = self.types.get()?;
             let program = self.ebpf.program_mut(name).ok_or(NO_PROGRAM)?;
             let entry: &mut FEntry = program.try_into().map_err(|error: ProgramError| error.to_string())?;
