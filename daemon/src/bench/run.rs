@@ -4,6 +4,7 @@ use std::{
     env,
     ffi::OsString,
     io::{self, IsTerminal as _},
+    os::unix::process::ExitStatusExt as _,
     time::{Duration, Instant},
 };
 
@@ -12,7 +13,7 @@ use iotrace_load::{Outcome, Report};
 use serde::de::DeserializeOwned;
 
 use crate::{
-    measure::{Measure, Runner},
+    measure::{Ended, Measure, Runner},
     snapshot::{Delta, Probe},
 };
 
@@ -69,7 +70,7 @@ pub fn samples<T: DeserializeOwned>(
         all.probes = Some(measure.probes());
         let mut command = |command: &[OsString]| {
             let (delta, ended) = measure.command(command)?;
-            Ok((Some(delta), Stopped(measure.asked_to_stop()), ended.0.to_string()))
+            Ok((Some(delta), Stopped(measure.asked_to_stop() || killed(ended)), ended.0.to_string()))
         };
         let pass = pass(tasks, samples, "with probes", &mut progress, &mut all, &mut command);
         measure.stop();
@@ -79,12 +80,17 @@ pub fn samples<T: DeserializeOwned>(
         let mut runner = Runner::new()?;
         let mut command = |command: &[OsString]| {
             let ended = runner.command(command)?;
-            Ok((None, Stopped(runner.asked_to_stop()), ended.0.to_string()))
+            Ok((None, Stopped(runner.asked_to_stop() || killed(ended)), ended.0.to_string()))
         };
         pass(tasks, samples, "without probes", &mut progress, &mut all, &mut command)?;
     }
     progress.clear();
     Ok(all)
+}
+
+/// Whether the load ended by the signal that this process is about to get, too.
+fn killed(ended: Ended) -> bool {
+    matches!(ended.0.signal(), Some(libc::SIGINT | libc::SIGTERM))
 }
 
 struct Stopped(bool);
