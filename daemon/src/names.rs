@@ -84,7 +84,7 @@ metrics! {
     PAGE_TABLE_CALLS: Counter "iotrace_zerocopy_page_table_calls_total" ["operation"] "calls"
         "Calls within tcp_zerocopy_receive that put pages into the page table (insert: vm_insert_pages) or take earlier ones out of it (zap: zap_vma_range, zap_page_range_single or zap_page_range, whichever this kernel uses)."
     PAGE_TABLE_SECONDS: Counter "iotrace_zerocopy_page_table_seconds_total" ["operation"] "seconds"
-        "Time in the calls of iotrace_zerocopy_page_table_calls_total, waiting for the page table's locks included."
+        "Time in the calls of iotrace_zerocopy_page_table_calls_total, waiting for the page table's locks included, and for the other processors to drop their translations."
     LOCK_WAITS: Counter "iotrace_zerocopy_lock_waits_total" [] "waits"
         "Waits for a spinlock within the calls of iotrace_zerocopy_page_table_calls_total, by lock:contention_begin (from 5.19 on). The kernel does not tell of the first waiter of a lock, and in guests without paravirtual spinlocks of none."
     LOCK_WAIT_SECONDS: Counter "iotrace_zerocopy_lock_wait_seconds_total" [] "seconds"

@@ -3,6 +3,7 @@
 mod apt;
 mod bench;
 mod cpio;
+mod experiments;
 mod findings;
 mod kernel;
 mod kernels;
@@ -35,6 +36,7 @@ enum Command {
     Run(run::Options),
     Test(test::Options),
     Bench(bench::Options),
+    Experiments(experiments::Options),
     Setup(setup::Options),
     Vm(vm::Options),
 }
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::command(&options),
         Command::Test(options) => test::command(&options),
         Command::Bench(options) => bench::command(&options),
+        Command::Experiments(options) => experiments::command(&options),
         Command::Setup(options) => setup::command(&options),
         Command::Vm(options) => vm::command(&options),
     };
