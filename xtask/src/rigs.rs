@@ -49,6 +49,9 @@ pub const RIGS: &[Rig] = &[
             Test { name: "churn", ignored: false, on: &["6.12"] },
             Test { name: "interrupted", ignored: false, on: &["5.10", "6.12"] },
             Test { name: "modules", ignored: false, on: &["5.10", "6.12"] },
+            // They take minutes, and run on what has least else to do.
+            Test { name: "bench", ignored: false, on: &["7.3"] },
+            Test { name: "zerocopy", ignored: false, on: &["6.1"] },
         ],
         rest: true,
         check: true,
@@ -138,6 +141,7 @@ mod tests {
 
     fn runs(rig: &str, series: &str) -> Vec<(String, bool)> {
         let built = [
+            "bench",
             "churn",
             "daemon",
             "hostile",
@@ -148,6 +152,7 @@ mod tests {
             "programs",
             "top",
             "who",
+            "zerocopy",
         ];
         let built = built.map(|name| Program { name: name.into(), path: name.into() });
         assert!(unknown(&built).is_empty());
@@ -163,9 +168,12 @@ mod tests {
         let run = |name: &str, ignored| (name.to_owned(), ignored);
         assert_eq!(
             runs("two processors", "7.3"),
-            [run("who", false), run("daemon", false), run("top", false)]
+            [run("who", false), run("bench", false), run("daemon", false), run("top", false)]
         );
-        assert_eq!(runs("two processors", "6.1"), [run("daemon", false), run("top", false)]);
+        assert_eq!(
+            runs("two processors", "6.1"),
+            [run("zerocopy", false), run("daemon", false), run("top", false)]
+        );
         assert_eq!(runs("one processor", "7.3"), [run("lockdown", true)]);
         assert_eq!(runs("one processor", "5.10"), [run("hostile", true), run("lockdown", true)]);
         assert_eq!(runs("four processors", "6.12"), [run("hostile", false)]);
@@ -176,7 +184,17 @@ mod tests {
     fn a_name_without_a_program_is_told() {
         assert_eq!(
             unknown(&[Program { name: "hostile".into(), path: "x".into() }]),
-            ["who", "churn", "interrupted", "modules", "lockdown", "programs", "kinds_full"]
+            [
+                "who",
+                "churn",
+                "interrupted",
+                "modules",
+                "bench",
+                "zerocopy",
+                "lockdown",
+                "programs",
+                "kinds_full"
+            ]
         );
     }
 }
