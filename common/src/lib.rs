@@ -10,6 +10,7 @@ pub mod flight;
 pub mod import;
 pub mod iter;
 pub mod lost;
+pub mod memory;
 pub mod site;
 pub mod who;
 pub mod zerocopy;

@@ -1,9 +1,10 @@
 //! `iotrace daemon`: attach, serve, and leave nothing behind.
 
 use std::{
+    collections::BTreeMap,
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
     thread,
@@ -20,12 +21,14 @@ use tokio::{
 };
 
 use crate::{
-    http, metrics, privileges,
+    http, memory, metrics,
+    own::{self, Own},
+    privileges,
     probes::{KernelLog, Scope},
     selftest,
     snapshot::State,
     totals::{Rows, Totals},
-    tracer::{Modules, Progress, Tracer, TracerError},
+    tracer::{Modules, Progress, Took, Tracer, TracerError},
 };
 
 /// How often the state of the attaching is looked at.
@@ -51,6 +54,7 @@ pub struct Service {
 /// # Errors
 /// The address that cannot be listened on, or why nothing can be traced.
 pub fn run(service: Service) -> Result<()> {
+    memory::frugal();
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
     runtime.block_on(serve(service))
@@ -74,7 +78,9 @@ async fn serve(service: Service) -> Result<()> {
         tokio::spawn(forward(log));
     }
     let ready = Arc::new(AtomicBool::new(false));
-    let source = Served { totals: Arc::clone(&tracer.totals), ready: Arc::clone(&ready) };
+    let start = Arc::new(Mutex::new(stages(&tracer.took)));
+    let source =
+        Served { totals: Arc::clone(&tracer.totals), ready: Arc::clone(&ready), start: Arc::clone(&start) };
     log::info!("serving http://{address}/metrics; attaching");
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -82,7 +88,7 @@ async fn serve(service: Service) -> Result<()> {
         let _sender_gone = stopped.await;
     }));
     let mut ticks = tokio::time::interval(LOOK);
-    let mut all = false;
+    let (mut all, mut attaching) = (false, Instant::now());
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
@@ -90,7 +96,7 @@ async fn serve(service: Service) -> Result<()> {
             _ = ticks.tick() => {
                 ensure!(!tracer.is_dead(), "the attaching thread died; its last words are above");
                 if !all {
-                    all = follow_attaching(&tracer, &ready);
+                    all = follow_attaching(&tracer, &ready, &start, &mut attaching);
                     if all && tracer.totals.probes().iter().all(|probe| probe.state != State::Attached) {
                         return Err(TracerError::Nothing.into());
                     }
@@ -132,9 +138,20 @@ async fn forward(log: KernelLog) {
     }
 }
 
-/// Tells systemd and the log how far attaching has come; `true` when there is no more to come.
-fn follow_attaching(tracer: &Tracer, ready: &AtomicBool) -> bool {
+/// How long each part of the start took, by the label `stage`.
+type Stages = BTreeMap<&'static str, Duration>;
+
+fn stages(took: &Took) -> Stages {
+    [("read", took.read), ("plan", took.plan), ("load", took.load)].into()
+}
+
+/// Tells systemd and the log how far attaching has come; `true` when there is no more to come. `since` is when the
+/// part that is over began.
+fn follow_attaching(tracer: &Tracer, ready: &AtomicBool, start: &Mutex<Stages>, since: &mut Instant) -> bool {
     let Some(progress) = tracer.progress() else { return false };
+    let part = if progress == Progress::Hot { "hot" } else { "rest" };
+    start.lock().unwrap_or_else(PoisonError::into_inner).entry(part).or_insert(since.elapsed());
+    *since = Instant::now();
     let probes = tracer.totals.probes();
     let count = |state| probes.iter().filter(|probe| probe.state == state).count();
     let (attached, pending) = (count(State::Attached), count(State::Pending));
@@ -163,13 +180,20 @@ fn notify(states: &[NotifyState<'_>]) {
 struct Served {
     totals: Arc<Totals>,
     ready: Arc<AtomicBool>,
+    start: Arc<Mutex<Stages>>,
 }
 
 impl http::Source for Served {
     fn metrics(&self) -> Result<Vec<u8>, String> {
         let started = Instant::now();
         let snapshot = self.totals.snapshot();
-        metrics::encode(&snapshot, started.elapsed()).map_err(|error| error.to_string())
+        let own = Own {
+            read: started.elapsed(),
+            maps: self.totals.maps(),
+            start: self.start.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            process: own::Process::now(),
+        };
+        metrics::encode(&snapshot, &own).map_err(|error| error.to_string())
     }
 
     fn ready(&self) -> Result<(), String> {

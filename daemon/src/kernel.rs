@@ -6,6 +6,7 @@ use std::{
     io::{self, Read as _},
     os::unix::fs::FileExt as _,
     path::Path,
+    time::{Duration, Instant},
 };
 
 use thiserror::Error;
@@ -76,6 +77,10 @@ pub struct Facts {
     pub zerocopy: plan::zerocopy::Zerocopy,
     /// One more than the highest number a CPU may have.
     pub cpus: u32,
+    /// How long it took the kernel to hand out its symbols, types and text.
+    pub read: Duration,
+    /// How long it took to make facts and a plan of them.
+    pub planned: Duration,
 }
 
 /// Numbers in the kernel's BTF.
@@ -147,14 +152,18 @@ impl Facts {
         if kprobes_enabled() == Some(false) {
             return Err(KernelError::KprobesOff);
         }
+        let started = Instant::now();
         let btf = read(BTF)?;
-        let btf = Btf::parse(&btf).map_err(KernelError::Btf)?;
         let kallsyms = read(KALLSYMS)?;
+        let read_files = started.elapsed();
+        let btf = Btf::parse(&btf).map_err(KernelError::Btf)?;
         let symbols = match Symbols::parse(&kallsyms) {
             Err(kallsyms::SymbolsError::Restricted) => return Err(KernelError::Restricted),
             symbols => symbols.map_err(KernelError::Symbols)?,
         };
+        let reading = Instant::now();
         let images = read_text(&symbols)?;
+        let read_all = read_files + reading.elapsed();
         let text: Vec<Text<'_>> = images
             .iter()
             .map(|image| Text {
@@ -207,6 +216,8 @@ impl Facts {
             }),
             zerocopy: plan::zerocopy::find(&btf),
             cpus: possible_cpus(&String::from_utf8_lossy(&read(POSSIBLE)?)),
+            read: read_all,
+            planned: started.elapsed().saturating_sub(read_all),
         })
     }
 }

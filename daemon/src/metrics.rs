@@ -1,6 +1,6 @@
 //! From a [`Snapshot`] to the text that Prometheus scrapes. The only file that knows the prometheus crate.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::collections::BTreeMap;
 
 use iotrace_common::{
     import::SEGMENT_BOUNDS,
@@ -16,6 +16,7 @@ mod zerocopy;
 
 use crate::{
     names::{self, Metric, Type},
+    own::Own,
     snapshot::{Iter, Process, Snapshot, State},
 };
 
@@ -27,13 +28,13 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 pub const SECONDS_BOUNDS: [u64; 10] =
     [1 << 6, 1 << 8, 1 << 10, 1 << 12, 1 << 14, 1 << 16, 1 << 18, 1 << 20, 1 << 22, 1 << 24];
 
-/// All metrics of a snapshot in the text format, version 0.0.4. `read` is how long it took to read it.
+/// All metrics of a snapshot, and of the process that made it, in the text format, version 0.0.4.
 ///
 /// # Errors
 /// What the encoder says; a snapshot gives no cause.
-pub fn encode(snapshot: &Snapshot, read: Duration) -> Result<Vec<u8>, prometheus::Error> {
+pub fn encode(snapshot: &Snapshot, own: &Own) -> Result<Vec<u8>, prometheus::Error> {
     let mut text = Vec::new();
-    TextEncoder::new().encode(&Exposition { snapshot, read }.collect(), &mut text)?;
+    TextEncoder::new().encode(&Exposition { snapshot, own }.collect(), &mut text)?;
     Ok(text)
 }
 
@@ -42,8 +43,8 @@ pub fn encode(snapshot: &Snapshot, read: Duration) -> Result<Vec<u8>, prometheus
 pub struct Exposition<'a> {
     /// What is exported.
     pub snapshot: &'a Snapshot,
-    /// How long it took to read it.
-    pub read: Duration,
+    /// What that took.
+    pub own: &'a Own,
 }
 
 impl Collector for Exposition<'_> {
@@ -54,8 +55,15 @@ impl Collector for Exposition<'_> {
 
     fn collect(&self) -> Vec<proto::MetricFamily> {
         let zerocopy = zerocopy::families(self);
-        let families =
-            [self.imports(), self.iters(), zerocopy, self.processes(), self.sites(), self.itself()];
+        let families = [
+            self.imports(),
+            self.iters(),
+            zerocopy,
+            self.processes(),
+            self.sites(),
+            self.itself(),
+            self.process(),
+        ];
         // The encoder takes a family without a metric for a mistake.
         families.into_iter().flatten().filter(|family| !family.get_metric().is_empty()).collect()
     }
@@ -175,12 +183,36 @@ impl Exposition<'_> {
         let window = names::INSTRUMENTS
             .iter()
             .map(|instrument| sample(&names::WINDOW_SECONDS, &[instrument], self.snapshot.seconds));
-        let read = sample(&names::SCRAPE_DURATION, &[], self.read.as_secs_f64());
+        let read = sample(&names::SCRAPE_DURATION, &[], self.own.read.as_secs_f64());
+        let start = self.own.start.iter();
+        let start = start.map(|(stage, took)| sample(&names::START_SECONDS, &[stage], took.as_secs_f64()));
+        let maps = self.own.maps.iter();
+        let maps = maps.map(|(map, &bytes)| sample(&names::MAP_BYTES, &[map], bytes as f64));
         let build = sample(&names::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1.0);
         vec![
             family(&names::WINDOW_SECONDS, window),
             family(&names::SCRAPE_DURATION, [read]),
+            family(&names::START_SECONDS, start),
+            family(&names::MAP_BYTES, maps),
             family(&names::BUILD_INFO, [build]),
+        ]
+    }
+
+    fn process(&self) -> Vec<proto::MetricFamily> {
+        let own = &self.own.process;
+        let seconds = |time: Option<std::time::Duration>| time.map(|time| time.as_secs_f64());
+        let number = |number: Option<u64>| number.map(|number| number as f64);
+        let one = |metric: &Metric, value: Option<f64>| {
+            family(metric, value.map(|value| sample(metric, &[], value)))
+        };
+        vec![
+            one(&names::PROCESS_CPU, seconds(own.cpu)),
+            one(&names::PROCESS_OPEN_FILES, number(own.open_files)),
+            one(&names::PROCESS_MOST_FILES, number(own.most_files)),
+            one(&names::PROCESS_VIRTUAL, number(own.mapped)),
+            one(&names::PROCESS_RESIDENT, number(own.resident)),
+            one(&names::PROCESS_THREADS, number(own.threads)),
+            one(&names::PROCESS_START, seconds(own.started)),
         ]
     }
 }

@@ -127,8 +127,26 @@ metrics! {
         "Time for which the instrument was on: count for iotrace_import_*, time for iotrace_iter_*."
     SCRAPE_DURATION: Gauge "iotrace_scrape_duration_seconds" [] "seconds"
         "Time it took to read all totals from the kernel's maps for this scrape, encoding and sending left out."
+    START_SECONDS: Gauge "iotrace_start_seconds" ["stage"] "seconds"
+        "Time that a part of the start took: read the kernel's symbols, types and text, plan from them, load programs and maps into the kernel, attach the hot sites, attach the rest. A part that is not done yet is absent."
+    MAP_BYTES: Gauge "iotrace_map_bytes" ["map"] "bytes"
+        "Memory of a map of the kernel side, as the kernel counts it (memlock in /proc/self/fdinfo)."
     BUILD_INFO: Gauge "iotrace_build_info" ["version"] "1"
         "Always 1; the labels describe the running binary."
+    PROCESS_CPU: Counter "process_cpu_seconds_total" [] "seconds"
+        "Processor time of the daemon, in user space and in the kernel; what the probes take in other processes is not in it."
+    PROCESS_OPEN_FILES: Gauge "process_open_fds" [] "files"
+        "Files that the daemon has open: each probe is one."
+    PROCESS_MOST_FILES: Gauge "process_max_fds" [] "files"
+        "Files that the daemon may have open."
+    PROCESS_VIRTUAL: Gauge "process_virtual_memory_bytes" [] "bytes"
+        "Address space of the daemon."
+    PROCESS_RESIDENT: Gauge "process_resident_memory_bytes" [] "bytes"
+        "Memory of the daemon, with its program and with those maps of the kernel side that it reads."
+    PROCESS_THREADS: Gauge "process_threads" [] "threads"
+        "Threads of the daemon."
+    PROCESS_START: Gauge "process_start_time_seconds" [] "seconds"
+        "When the daemon was started, in seconds since 1970."
 }
 
 /// The instruments, as in the label `instrument`.
@@ -172,7 +190,8 @@ mod tests {
         for metric in ALL {
             let name = metric.name;
             assert!(seen.insert(name), "{name} twice");
-            assert!(name.starts_with("iotrace_"), "{name}");
+            // `process_` is what all exporters call these numbers of themselves.
+            assert!(name.starts_with("iotrace_") || name.starts_with("process_"), "{name}");
             assert!(name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_'), "{name}");
             assert_eq!(metric.kind == Type::Counter, name.ends_with("_total"), "{name}");
             for (unit, suffix) in [("seconds", "_seconds"), ("bytes", "_bytes")] {

@@ -29,6 +29,7 @@ mod contract;
 mod handovers;
 mod job;
 mod load;
+mod maps;
 mod programs;
 mod refusal;
 mod states;
@@ -131,6 +132,13 @@ impl Probes {
     /// The rank of the site whose turn is next; `None` when all have had theirs.
     pub fn next_rank(&self) -> Option<u8> {
         self.jobs.front().map(|job| job.site.rank)
+    }
+
+    /// Lets go of what only attaching needs, when all sites have had their turn.
+    pub fn rest(&mut self) {
+        if self.jobs.is_empty() {
+            self.types = Types::Dropped;
+        }
     }
 
     /// Attaches the next site. A site that the kernel refuses is so marked, and the others go on.

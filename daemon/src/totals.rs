@@ -50,6 +50,7 @@ pub struct Totals {
     kinds: Vec<String>,
     states: States,
     programs: Programs,
+    maps: BTreeMap<String, u64>,
     attribution: Mutex<Attribution>,
     verified: Mutex<BTreeMap<String, bool>>,
     since: Instant,
@@ -58,7 +59,7 @@ pub struct Totals {
 impl Totals {
     /// Of these records, from now on.
     pub fn of(records: Records, rows: Rows) -> Totals {
-        let Records { blocks, zerocopy, handovers, cpus, functions, kinds, states, programs } = records;
+        let Records { blocks, zerocopy, handovers, cpus, functions, kinds, states, programs, maps } = records;
         let blocks = Arc::new(blocks);
         let book = match rows {
             Rows::All => Book::of_all(cpus, kinds.clone()),
@@ -74,6 +75,7 @@ impl Totals {
             kinds,
             states,
             programs,
+            maps,
             attribution,
             verified,
             since: Instant::now(),
@@ -110,6 +112,11 @@ impl Totals {
     /// Instructions that the verifier processed, by program; see [`Programs`].
     pub fn programs(&self) -> BTreeMap<String, u32> {
         self.programs.all()
+    }
+
+    /// Bytes of each of the kernel side's maps, as the kernel counts them.
+    pub fn maps(&self) -> BTreeMap<String, u64> {
+        self.maps.clone()
     }
 
     /// The kinds of iterator on this kernel; the last, `other`, is no kind of its own.

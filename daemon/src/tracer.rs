@@ -15,7 +15,7 @@ use thiserror::Error;
 
 use crate::{
     kernel::{self, Facts, KernelError},
-    privileges,
+    memory, privileges,
     probes::{KernelLog, Prepared, Probes, ProbesError, Scope},
     totals::{Rows, Totals},
 };
@@ -40,10 +40,23 @@ pub struct Tracer {
     pub totals: Arc<Totals>,
     /// The log of the kernel side, if rare events are logged.
     pub log: Option<KernelLog>,
+    /// How long it took until attaching began.
+    pub took: Took,
     progress: mpsc::Receiver<Progress>,
     stop: Arc<AtomicBool>,
     wake: mpsc::Sender<()>,
     thread: JoinHandle<()>,
+}
+
+/// How long the parts of the start took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Took {
+    /// The kernel handed out its symbols, types and text.
+    pub read: Duration,
+    /// The plan was made of them.
+    pub plan: Duration,
+    /// Programs and maps were loaded.
+    pub load: Duration,
 }
 
 /// Which modules' sites are probed.
@@ -74,11 +87,13 @@ impl Tracer {
         // Reading the symbols keeps the kernel busy on one CPU, reading the types this process on another.
         let preparing = thread::spawn(Prepared::new);
         let facts = Facts::read()?;
-        log::debug!("planned after {:?}", started.elapsed());
+        let known = started.elapsed();
         let prepared = preparing.join().unwrap_or_default();
         let (mut probes, records) = Probes::load(prepared, &facts, &scope)?;
         let log = probes.log(&scope);
-        log::debug!("loaded after {:?}", started.elapsed());
+        // What aya prepared meanwhile and had not done by then belongs to the loading.
+        let took = Took { read: facts.read, plan: facts.planned, load: started.elapsed() - known };
+        log::debug!("{took:?}");
         let (report, progress) = mpsc::channel();
         let (wake, sleeping) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
@@ -91,7 +106,7 @@ impl Tracer {
             .map_err(TracerError::Thread)?;
         let totals = Arc::new(Totals::of(records, rows));
         drain(&totals).map_err(TracerError::Thread)?;
-        Ok(Tracer { totals, log, progress, stop, wake, thread })
+        Ok(Tracer { totals, log, took, progress, stop, wake, thread })
     }
 
     /// How far attaching has come, if it has come farther since this was last asked.
@@ -167,6 +182,8 @@ fn attach(
             Modules::Follow => privileges::keep(),
             Modules::AtStart => privileges::drop_all(),
         }
+        probes.rest();
+        memory::give_back();
         let _gone = report.send(Progress::All);
         while probes.next_rank().is_none() {
             if sleeping.recv_timeout(MODULES) != Err(RecvTimeoutError::Timeout) {
@@ -179,6 +196,7 @@ fn attach(
                     Ok(facts) => probes.renew(&facts.plan),
                     Err(error) => log::warn!("modules have changed, and their sites are not known: {error}"),
                 }
+                memory::give_back();
             }
         }
     }

@@ -3,17 +3,18 @@
 
 mod support;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use iotrace::{
     metrics,
     names::{self, Type},
+    own::Own,
     snapshot::{Snapshot, State},
 };
-use support::{Labels, idle, series, snapshot};
+use support::{Labels, idle, own, series, snapshot};
 
 fn text(snapshot: &Snapshot) -> String {
-    String::from_utf8(metrics::encode(snapshot, Duration::from_millis(2)).unwrap()).unwrap()
+    String::from_utf8(metrics::encode(snapshot, &own()).unwrap()).unwrap()
 }
 
 fn labels<const N: usize>(pairs: [(&str, &str); N]) -> Labels {
@@ -156,7 +157,25 @@ fn sites_lost_and_windows_round_trip() {
         let key = ("iotrace_window_seconds_total".to_owned(), labels([("instrument", instrument)]));
         assert_eq!(series[&key], 10.0);
     }
-    assert_eq!(series[&("iotrace_scrape_duration_seconds".to_owned(), Labels::new())], 0.002);
+    assert_eq!(series[&("iotrace_scrape_duration_seconds".to_owned(), Labels::new())], 0.000_125);
+}
+
+#[test]
+fn what_the_daemon_takes_round_trips() {
+    let (own, series) = (own(), series(&text(&snapshot())));
+    for (map, bytes) in &own.maps {
+        assert_eq!(series[&("iotrace_map_bytes".to_owned(), labels([("map", map)]))], *bytes as f64);
+    }
+    for (stage, took) in &own.start {
+        let key = ("iotrace_start_seconds".to_owned(), labels([("stage", stage)]));
+        assert_eq!(series[&key], took.as_secs_f64());
+    }
+    let get = |name: &str| series[&(name.to_owned(), Labels::new())];
+    assert_eq!(get("process_cpu_seconds_total"), 1.25);
+    assert_eq!(get("process_resident_memory_bytes"), 12_345_344.0);
+    assert_eq!(get("process_virtual_memory_bytes"), 22_335_488.0);
+    assert_eq!((get("process_open_fds"), get("process_max_fds")), (291.0, 4_096.0));
+    assert_eq!((get("process_threads"), get("process_start_time_seconds")), (3.0, 1_700_000_042.0));
 }
 
 #[test]
@@ -172,7 +191,8 @@ fn zeros_are_exported_from_the_start() {
 
 #[test]
 fn an_empty_snapshot_is_a_valid_exposition() {
-    assert_eq!(series(&text(&Snapshot::default())).len(), 4);
+    let text = metrics::encode(&Snapshot::default(), &Own::default()).unwrap();
+    assert_eq!(series(&String::from_utf8(text).unwrap()).len(), 4);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 mod support;
 
-use std::{fs, time::Duration};
+use std::fs;
 
 use clap::CommandFactory as _;
 use iotrace::{
@@ -13,11 +13,12 @@ use iotrace::{
     snapshot::Delta,
     top,
 };
-use support::{golden, idle, repository, snapshot};
+use iotrace_common::{block::ROWS, iter::IterRecord, memory};
+use support::{golden, idle, own, repository, snapshot};
 
 #[test]
 fn exposition() {
-    let text = metrics::encode(&snapshot(), Duration::from_micros(125)).unwrap();
+    let text = metrics::encode(&snapshot(), &own()).unwrap();
     let text = String::from_utf8(text).unwrap().replace(env!("CARGO_PKG_VERSION"), "VERSION");
     golden("daemon/tests/golden/metrics.txt", &text);
 }
@@ -70,13 +71,35 @@ fn help() {
     golden("daemon/tests/golden/help.txt", &text);
 }
 
+/// The part of a page that is made from a source file.
+fn made(page: &str, source: &str, table: &str) {
+    let begin = format!("<!-- made from {source} -->\n\n");
+    const END: &str = "<!-- end -->";
+    let text = fs::read_to_string(repository(page)).unwrap();
+    let (before, rest) = text.split_once(&begin).expect("a begin mark");
+    let (_, after) = rest.split_once(END).expect("an end mark");
+    golden(page, &format!("{before}{begin}{table}\n{END}{after}"));
+}
+
 #[test]
 fn table_of_metrics() {
-    const FILE: &str = "docs/metrics.md";
-    const BEGIN: &str = "<!-- made from daemon/src/names.rs -->\n\n";
-    const END: &str = "<!-- end -->";
-    let text = fs::read_to_string(repository(FILE)).unwrap();
-    let (before, rest) = text.split_once(BEGIN).expect("a begin mark");
-    let (_, after) = rest.split_once(END).expect("an end mark");
-    golden(FILE, &format!("{before}{BEGIN}{}\n{END}{after}", names::markdown()));
+    made("docs/metrics.md", "daemon/src/names.rs", &names::markdown());
+}
+
+#[test]
+fn table_of_maps() {
+    /// As on 5.10, whose sites and room for a thousand more take 4,096 sets.
+    const SETS: usize = 1 << 12;
+    let maps = memory::maps(SETS);
+    let mut text = String::from("| map | holds | bytes | bytes for each CPU |\n|---|---|---:|---:|\n");
+    for map in maps {
+        text += &format!("| `{}` | {} | {} | {} |\n", map.name, map.holds, map.fixed, map.per_cpu);
+    }
+    let sum = |bytes: fn(&memory::Map) -> usize| maps.iter().map(bytes).sum::<usize>();
+    text += &format!("| sum | | {} | {} |\n\n", sum(|map| map.fixed), sum(|map| map.per_cpu));
+    text += &format!(
+        "The table of sites has {SETS} sets on 5.10, and one from 5.15 on. A CPU's block has {ROWS} rows of {} bytes for functions and kinds.\n",
+        size_of::<IterRecord>()
+    );
+    made("docs/memory.md", "common/src/memory.rs", &text);
 }

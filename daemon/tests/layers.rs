@@ -33,8 +33,10 @@ const MODULES: &[(&str, &[&str])] = &[
     ("filter", &["cgroups", "cli", "pids", "printable"]),
     ("http", &["metrics"]),
     ("kernel", &["plan"]),
-    ("metrics", &["names", "snapshot"]),
+    ("memory", &[]),
+    ("metrics", &["names", "own", "snapshot"]),
     ("names", &[]),
+    ("own", &[]),
     ("pids", &[]),
     ("plan", &[]),
     ("printable", &[]),
@@ -45,7 +47,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("snapshot", &[]),
     ("top", &["snapshot"]),
     ("totals", &["pids", "probes", "shared", "snapshot", "who"]),
-    ("tracer", &["kernel", "privileges", "probes", "totals"]),
+    ("tracer", &["kernel", "memory", "privileges", "probes", "totals"]),
     ("who", &["cgroups", "printable", "snapshot"]),
 ];
 

@@ -1,6 +1,7 @@
 //! What the tests that run inside a guest share: running programs with a deadline, reading what iotrace reports,
 //! and looking at what the kernel holds.
 
+pub mod crowd;
 pub mod daemon;
 pub mod exposition;
 pub mod findings;

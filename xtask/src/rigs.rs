@@ -47,6 +47,7 @@ pub const RIGS: &[Rig] = &[
         tests: &[
             Test { name: "who", ignored: false, on: &["5.10", "7.3"] },
             Test { name: "churn", ignored: false, on: &["6.12"] },
+            Test { name: "memory", ignored: false, on: &["6.12"] },
             Test { name: "interrupted", ignored: false, on: &["5.10", "6.12"] },
             Test { name: "modules", ignored: false, on: &["5.10", "6.12"] },
             // They take minutes, and run on what has least else to do.
@@ -148,6 +149,7 @@ mod tests {
             "interrupted",
             "kinds_full",
             "lockdown",
+            "memory",
             "modules",
             "programs",
             "top",
@@ -187,6 +189,7 @@ mod tests {
             [
                 "who",
                 "churn",
+                "memory",
                 "interrupted",
                 "modules",
                 "bench",

@@ -1,6 +1,7 @@
 //! Loading the kernel side: its read-only data, its maps, the programs that run once.
 
 use std::{
+    collections::BTreeMap,
     os::fd::AsFd as _,
     thread::{self, JoinHandle},
 };
@@ -22,6 +23,7 @@ use super::{
     attach::kprobe_type,
     handovers::Handovers,
     job::{functions, jobs, kind_index, site_table_bits},
+    maps,
     refusal::refused,
 };
 use crate::{
@@ -65,17 +67,24 @@ pub struct Records {
     pub states: States,
     /// The programs that are loaded.
     pub programs: Programs,
+    /// Bytes of each map, by its name.
+    pub maps: BTreeMap<String, u64>,
 }
 
-/// The kernel's types as aya wants them, read on a thread meanwhile.
+/// The kernel's types as aya wants them, read on a thread meanwhile. They take eight megabytes and more.
 #[derive(Debug)]
 pub(super) enum Types {
     Reading(JoinHandle<Result<Btf, BtfError>>),
     Read(Result<Btf, String>),
+    /// To be read again if they are needed once more: for a module that is loaded later.
+    Dropped,
 }
 
 impl Types {
     pub(super) fn get(&mut self) -> Result<&Btf, String> {
+        if let Types::Dropped = self {
+            *self = Types::Read(Btf::from_sys_fs().map_err(|error| error.to_string()));
+        }
         if let Types::Reading(_) = self
             && let Types::Reading(reading) = std::mem::replace(self, Types::Read(Err("not read".into())))
         {
@@ -85,7 +94,7 @@ impl Types {
         match self {
             Types::Read(Ok(types)) => Ok(types),
             Types::Read(Err(error)) => Err(error.clone()),
-            Types::Reading(_) => Err("not read".into()),
+            Types::Reading(_) | Types::Dropped => Err("not read".into()),
         }
     }
 }
@@ -210,6 +219,7 @@ impl Probes {
             whereis(&mut ebpf)?;
         }
 
+        let maps = maps::bytes(&ebpf);
         let states = States::of(plan);
         states.set_others(super::zerocopy::rows(&facts.zerocopy));
         let handovers = ebpf.take_map("HANDOVERS").ok_or(ProbesError::Missing("HANDOVERS"))?;
@@ -223,6 +233,7 @@ impl Probes {
             kinds,
             states: states.clone(),
             programs: programs.clone(),
+            maps,
         };
         let mut probes = Probes {
             sites: share(&ebpf, "SITES", 1 << site_bits, true)?,

@@ -36,11 +36,10 @@ struct Shown {
     moved: Duration,
 }
 
+/// Thousands may wait: what they did is not kept here, but looked up once more when one of them comes up.
 #[derive(Clone, Debug)]
 struct Waiting {
     cgroup: u64,
-    /// Of this step only.
-    grown: Counts,
     weight: f64,
 }
 
@@ -80,11 +79,17 @@ impl Ledger {
         gone: impl Fn(u32) -> bool,
     ) -> (Vec<Row>, Counts) {
         self.fade(now);
-        for (key, grown) in processes.report() {
-            self.count(now, &key, names(key.cgroup), &grown);
+        // Asked for once: a cgroup that gets its names in the middle would make two rows of one.
+        let mut known: HashMap<u64, Arc<Names>> = HashMap::new();
+        let mut names = |id| Arc::clone(known.entry(id).or_insert_with(|| names(id)));
+        for (key, grown) in processes.grown() {
+            self.weigh(now, key, names(key.cgroup), calls(&grown) as f64);
         }
         self.end(now, &gone);
         self.promote(now, &gone);
+        for (key, grown) in processes.report() {
+            self.count(key, names(key.cgroup), &grown);
+        }
         // Whoever weighs less than a call of two half-lives ago is as good as new when it comes again.
         self.waiting.retain(|_, waiting| waiting.weight >= 0.25);
         self.forget();
@@ -106,24 +111,24 @@ impl Ledger {
         self.shown.values_mut().for_each(|shown| shown.weight *= factor);
         for waiting in self.waiting.values_mut() {
             waiting.weight *= factor;
-            waiting.grown = Counts::default();
         }
         self.stepped = now;
     }
 
-    fn count(&mut self, now: Duration, key: &Key, names: Arc<Names>, grown: &Counts) {
+    fn weigh(&mut self, now: Duration, key: &Key, names: Arc<Names>, weight: f64) {
         let series = Series { tgid: key.tgid, comm: key.comm, names };
-        let weight = calls(grown) as f64;
         if let Some(shown) = self.shown.get_mut(&series) {
-            shown.counts.add(grown);
             shown.weight += weight;
             shown.moved = now;
             return;
         }
-        let new = || Waiting { cgroup: key.cgroup, grown: Counts::default(), weight: 0.0 };
-        let waiting = self.waiting.entry(series).or_insert_with(new);
-        waiting.grown.add(grown);
-        waiting.weight += weight;
+        self.waiting.entry(series).or_insert(Waiting { cgroup: key.cgroup, weight: 0.0 }).weight += weight;
+    }
+
+    fn count(&mut self, key: &Key, names: Arc<Names>, grown: &Counts) {
+        if let Some(shown) = self.shown.get_mut(&Series { tgid: key.tgid, comm: key.comm, names }) {
+            shown.counts.add(grown);
+        }
     }
 
     /// Rows of processes that ended go when they were shown for long enough after their last call.
@@ -133,10 +138,18 @@ impl Ledger {
     }
 
     fn promote(&mut self, now: Duration, gone: &impl Fn(u32) -> bool) {
-        let mut coming: Vec<(f64, Series)> =
-            self.waiting.iter().map(|(series, waiting)| (waiting.weight, series.clone())).collect();
-        coming.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-        coming.truncate(self.rows);
+        let mut coming: Vec<(f64, &Series)> =
+            self.waiting.iter().map(|(series, waiting)| (waiting.weight, series)).collect();
+        let heaviest =
+            |a: &(f64, &Series), b: &(f64, &Series)| b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1));
+        if self.rows < coming.len() {
+            // Of thousands only a few can come: the others need no order.
+            coming.select_nth_unstable_by(self.rows, heaviest);
+            coming.truncate(self.rows);
+        }
+        coming.sort_by(heaviest);
+        let coming: Vec<(f64, Series)> =
+            coming.into_iter().map(|(weight, series)| (weight, series.clone())).collect();
         // The lightest last. A row that moved in this step has numbers that were not shown yet.
         let mut going: Vec<(f64, Series)> = Vec::new();
         if self.shown.len() + coming.len() > self.rows {
@@ -154,8 +167,9 @@ impl Ledger {
                     _ => break,
                 };
             }
-            if let Some(Waiting { cgroup, grown, weight }) = self.waiting.remove(&series) {
-                let shown = Shown { cgroup, counts: grown, weight, promoted: now, moved: now };
+            if let Some(Waiting { cgroup, weight }) = self.waiting.remove(&series) {
+                // What it did in this step is counted when all have their place.
+                let shown = Shown { cgroup, counts: Counts::default(), weight, promoted: now, moved: now };
                 self.shown.insert(series, shown);
             }
         }

@@ -29,9 +29,38 @@ pub struct Processes {
 #[derive(Clone, Debug, Default)]
 struct Entry {
     counts: Counts,
-    reported: Counts,
+    told: Told,
     /// The look before which it last grew.
     moved: u64,
+}
+
+/// How much of a process was told by [`Processes::report`]. Most are told once and never heard of again: only what
+/// grew since then takes the room of a second [`Counts`].
+#[derive(Clone, Debug, Default)]
+enum Told {
+    #[default]
+    Nothing,
+    /// All of `counts`.
+    All,
+    These(Box<Counts>),
+}
+
+impl Entry {
+    fn add(&mut self, grown: &Counts) {
+        if matches!(self.told, Told::All) {
+            self.told = Told::These(Box::new(self.counts));
+        }
+        self.counts.add(grown);
+    }
+
+    /// What was not told yet; `None` if that is nothing.
+    fn untold(&self) -> Option<Counts> {
+        match &self.told {
+            Told::Nothing => Some(self.counts),
+            Told::All => None,
+            Told::These(told) => Some(growth(&self.counts, told)),
+        }
+    }
 }
 
 /// What of a slot was counted already.
@@ -145,7 +174,7 @@ impl Processes {
             return;
         }
         let entry = self.rows.entry(key).or_default();
-        entry.counts.add(grown);
+        entry.add(grown);
         entry.moved = self.looks;
         self.sum.add(grown);
         if self.rows.len() > self.most {
@@ -158,7 +187,7 @@ impl Processes {
         let mut order: Vec<_> = self
             .rows
             .iter()
-            .map(|(key, entry)| (entry.counts != entry.reported, entry.moved, calls(&entry.counts), *key))
+            .map(|(key, entry)| (!matches!(entry.told, Told::All), entry.moved, calls(&entry.counts), *key))
             .collect();
         let surplus = self.rows.len() - (self.most - self.most / 8);
         if surplus < order.len() {
@@ -191,14 +220,16 @@ impl Processes {
     }
 
     /// By how much each process grew since the last report; those that did not are left out.
-    pub fn report(&mut self) -> Vec<(Key, Counts)> {
-        let mut grown = Vec::new();
-        for (key, entry) in &mut self.rows {
-            if entry.counts != entry.reported {
-                grown.push((*key, growth(&entry.counts, &entry.reported)));
-                entry.reported = entry.counts;
-            }
-        }
-        grown
+    pub fn grown(&self) -> impl Iterator<Item = (&Key, Counts)> {
+        self.rows.iter().filter_map(|(key, entry)| Some((key, entry.untold()?)))
+    }
+
+    /// The same, and from here on it is told.
+    pub fn report(&mut self) -> impl Iterator<Item = (&Key, Counts)> {
+        self.rows.iter_mut().filter_map(|(key, entry)| {
+            let grown = entry.untold()?;
+            entry.told = Told::All;
+            Some((key, grown))
+        })
     }
 }

@@ -1,9 +1,12 @@
 //! What the tests of the view share: a snapshot made by hand, and golden files.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use std::{collections::BTreeMap, env, fs, path::PathBuf};
+use std::{collections::BTreeMap, env, fs, path::PathBuf, time::Duration};
 
-use iotrace::snapshot::{Import, Iter, Probe, Process, Snapshot, State, Zerocopy};
+use iotrace::{
+    own::{self, Own},
+    snapshot::{Import, Iter, Probe, Process, Snapshot, State, Zerocopy},
+};
 use iotrace_common::{
     import::{MAX_SEGMENTS, Path, SEGMENT_BUCKETS, segment_bucket},
     iter::{NANOS_BUCKETS, nanos_bucket},
@@ -194,6 +197,28 @@ pub fn snapshot() -> Snapshot {
             probe("contention_begin", "contention_begin", "tracepoint", State::Attached, ""),
             probe("contention_end", "contention_end", "tracepoint", State::Attached, ""),
         ],
+    }
+}
+
+/// What a daemon may have taken by then.
+pub fn own() -> Own {
+    let seconds = |millis| Duration::from_millis(millis);
+    Own {
+        read: Duration::from_micros(125),
+        maps: [("BLOCKS", 200_704), ("HANDOVERS", 538_904)]
+            .map(|(name, bytes)| (name.to_owned(), bytes))
+            .into(),
+        start: [("read", seconds(120)), ("plan", seconds(80)), ("load", seconds(45)), ("hot", seconds(700))]
+            .into(),
+        process: own::Process {
+            cpu: Some(seconds(1_250)),
+            resident: Some(12_345_344),
+            mapped: Some(22_335_488),
+            threads: Some(3),
+            open_files: Some(291),
+            most_files: Some(4_096),
+            started: Some(Duration::from_secs(1_700_000_042)),
+        },
     }
 }
 
