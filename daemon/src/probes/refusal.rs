@@ -66,6 +66,9 @@ fn system_error(error: &(dyn StdError + 'static)) -> Option<i32> {
     None
 }
 
+/// What a raw tracepoint that the kernel does not have is refused with.
+pub(super) const NO_TRACEPOINT: &str = "this kernel has no such tracepoint";
+
 /// Why a site cannot be probed, in a line.
 pub(super) fn explain(error: &(dyn StdError + 'static)) -> String {
     if let Some(complaint) = verdict(error) {
@@ -82,6 +85,7 @@ pub(super) fn explain(error: &(dyn StdError + 'static)) -> String {
             ),
             _ => "not permitted: grant CAP_PERFMON".into(),
         },
+        Some(libc::ENOENT) => NO_TRACEPOINT.into(),
         Some(libc::EMFILE) => "too many open files: raise the limit (ulimit -n)".into(),
         _ => root(error),
     }

@@ -2,7 +2,7 @@
 
 use aya::programs::{FEntry, FExit, ProgramError};
 
-use super::{Link, NO_PROGRAM, Probes, explain, raw_trace_point};
+use super::{Link, NO_PROGRAM, Probes, explain, raw_trace_point, refusal::NO_TRACEPOINT};
 use crate::{
     plan::zerocopy::{Function, Role, Zerocopy},
     snapshot::{Probe, State},
@@ -58,6 +58,10 @@ impl Probes {
     fn told(&mut self, name: &str, attached: Result<(), String>) {
         match attached {
             Ok(()) => self.states.set_other(name, State::Attached, String::new()),
+            // `lock:contention_begin` and its end came with 5.19.
+            Err(reason) if reason == NO_TRACEPOINT => {
+                self.states.set_other(name, State::Unavailable, reason);
+            }
             Err(reason) => {
                 log::debug!("{name}: {reason}");
                 self.states.set_other(name, State::Failed, reason);
