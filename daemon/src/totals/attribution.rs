@@ -73,14 +73,18 @@ impl Attribution {
         let get = |number: usize| {
             self.blocks.part::<Slot>(cpu, offset_of!(Block, slots) + number * size_of::<Slot>())
         };
+        let turn = |number: usize| {
+            let slot = offset_of!(Block, slots) + number * size_of::<Slot>();
+            self.blocks.part::<u64>(cpu, slot + offset_of!(Slot, turn))
+        };
         for _ in 0..TRIES {
-            let before = get(NOBODY as usize).map(|slot| slot.turn);
+            let before = turn(NOBODY as usize);
             for number in 0..SLOTS as usize {
-                if let Some(slot) = whole(|| get(number)) {
+                if let Some(slot) = whole(|| turn(number), || get(number)) {
                     self.live[first + number] = slot;
                 }
             }
-            if get(NOBODY as usize).map(|slot| slot.turn) == before {
+            if turn(NOBODY as usize) == before {
                 break;
             }
         }
@@ -89,10 +93,10 @@ impl Attribution {
 
 /// A slot as it was while it was nobody else's: its turn is odd while it changes hands, and the one read between two
 /// with the same turn is whole.
-fn whole(get: impl Fn() -> Option<Slot>) -> Option<Slot> {
+fn whole(turn: impl Fn() -> Option<u64>, get: impl Fn() -> Option<Slot>) -> Option<Slot> {
     for _ in 0..TRIES {
-        let (before, slot, after) = (get()?, get()?, get()?);
-        if before.turn == after.turn && before.turn.is_multiple_of(2) {
+        let (before, slot, after) = (turn()?, get()?, turn()?);
+        if before == after && before.is_multiple_of(2) {
             return Some(slot);
         }
     }
@@ -108,12 +112,15 @@ mod tests {
     fn a_slot_that_changes_hands_is_read_again() {
         let reads = Cell::new(0);
         let turns = [2, 3, 4, 4, 4, 4];
-        let get = || {
+        let turn = || {
             let read = reads.replace(reads.get() + 1);
-            turns.get(read).map(|&turn| Slot { turn, ..Slot::default() })
+            turns.get(read).copied()
         };
-        assert_eq!(whole(get).map(|slot| slot.turn), Some(4));
+        assert_eq!(
+            whole(turn, || turn().map(|turn| Slot { turn, ..Slot::default() })).map(|slot| slot.turn),
+            Some(4)
+        );
         assert_eq!(reads.get(), 6);
-        assert_eq!(whole(|| Some(Slot { turn: 1, ..Slot::default() })), None);
+        assert_eq!(whole(|| Some(1), || Some(Slot::default())), None);
     }
 }
