@@ -37,7 +37,7 @@ mod zerocopy;
 
 use job::{Job, Kprobe, jobs};
 use load::{Types, kprobe, raw_trace_point};
-use refusal::{explain, refused};
+use refusal::{CHANGED, explain, refused};
 
 pub use handovers::{Handovers, Waiter};
 pub use load::{Prepared, Records};
@@ -47,6 +47,9 @@ pub use states::States;
 
 /// The kernel side, as built.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/iotrace"));
+
+/// How often a site is tried again whose place the kernel takes for none, since another tracer changes the text there.
+const TRIES: u8 = 3;
 
 /// Threads that detach: the kernel waits out a grace period for each probe, and these overlap.
 const DETACHERS: usize = 8;
@@ -160,6 +163,11 @@ impl Probes {
             Ok(links) => {
                 self.states.set(job.row, State::Attached, String::new());
                 self.held.push(Held { job, links });
+            }
+            // Once the others have had their turn.
+            Err(reason) if reason == CHANGED && job.tries < TRIES => {
+                job.tries += 1;
+                self.jobs.push_back(job);
             }
             Err(reason) => {
                 log::debug!("{}: {reason}", job.site.name());
