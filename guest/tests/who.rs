@@ -28,7 +28,7 @@ const MANY: u64 = 9_000;
 /// Processes that the daemon sees come and go, unless the environment says how many.
 const SWARM: u64 = 10_000;
 /// By how much the daemon may have grown then, in KiB.
-const GROWN: u64 = 8 << 10;
+const GROWN: u64 = 12 << 10;
 const DIGITS: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
 const IMPORTS: &str = "iotrace_process_imports_total";
 

@@ -183,10 +183,13 @@ impl<'a> Reader<'a> {
             hits = walk.best(bytes.len());
         }
         found.extend(hits.into_iter().map(|(offset, hit)| {
-            let address = function.address + offset as u64;
             let returns = matches!(hit.flow, Flow::Call(_));
+            // What a jump before it has left of an instruction may look like prefixes of the call, which has none.
+            let prefixes = if returns { hit.length.saturating_sub(arch::JUMP) } else { 0 };
+            let address = function.address + (offset + prefixes) as u64;
+            let behind = function.address + (offset + hit.length) as u64;
             // What a function ends with does not return: the next function's entry is no place behind it.
-            let after = returns.then_some(address + hit.length as u64).filter(|&after| after < end);
+            let after = returns.then_some(behind).filter(|&after| after < end);
             Reference { function, end, address, target: hit.target, after }
         }));
     }

@@ -47,6 +47,17 @@ fn what_is_within_an_instruction_is_no_call() {
 }
 
 #[test]
+fn what_a_jump_has_left_of_an_instruction_is_no_prefix_of_a_call() {
+    // The last bytes of a move, which alone would be a REX prefix.
+    let jump = lead(0xe9, BASE, 0xffff_ffff_c040_0000);
+    for left in [&[0x48][..], &[0x4c, 0x48], &[0x2e, 0x66]] {
+        let call = lead(0xe8, BASE + 5 + left.len() as u64, TARGET);
+        let at = 5 + left.len() as u64;
+        assert_eq!(found(&[&jump[..], left, &call, &[0xc3]].concat()), [(at, Some(at + 5))], "{left:x?}");
+    }
+}
+
+#[test]
 fn decoding_goes_on_behind_an_optimised_probe() {
     // Over `mov %rax,%rbx` and `movabs $…,%rax`, whose last bytes are `b8 00 00 00 00 00 00 00` now.
     let jump = lead(0xe9, BASE, BASE + 0x100_0000);
