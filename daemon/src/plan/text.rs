@@ -179,17 +179,14 @@ impl<'a> Reader<'a> {
         let mut walk = Walk { reader: self, code: Function::new(function.address, bytes), targets };
         let wanted = arch::candidates(bytes, function.address, targets).len();
         let (mut hits, patched) = walk.straight();
-        if hits.len() < wanted && patched {
+        if patched && (hits.len() < wanted || hits.iter().any(|(_, hit)| hit.has_prefixes())) {
             hits = walk.best(bytes.len());
         }
         found.extend(hits.into_iter().map(|(offset, hit)| {
+            let address = function.address + offset as u64;
             let returns = matches!(hit.flow, Flow::Call(_));
-            // What a jump before it has left of an instruction may look like prefixes of the call, which has none.
-            let prefixes = if returns { hit.length.saturating_sub(arch::JUMP) } else { 0 };
-            let address = function.address + (offset + prefixes) as u64;
-            let behind = function.address + (offset + hit.length) as u64;
             // What a function ends with does not return: the next function's entry is no place behind it.
-            let after = returns.then_some(behind).filter(|&after| after < end);
+            let after = returns.then_some(address + hit.length as u64).filter(|&after| after < end);
             Reference { function, end, address, target: hit.target, after }
         }));
     }
@@ -201,6 +198,14 @@ struct Hit {
     length: usize,
     flow: Flow,
     target: u64,
+}
+
+impl Hit {
+    /// Whether it is a call with prefixes. No compiler makes one; what a jump before a call has left of an instruction may
+    /// look so.
+    fn has_prefixes(&self) -> bool {
+        matches!(self.flow, Flow::Call(_)) && self.length > arch::JUMP
+    }
 }
 
 /// What is found at one place.
@@ -229,8 +234,8 @@ impl Walk<'_, '_> {
         (hits, patched)
     }
 
-    /// From the start, wherever there is a choice the step from which most references are met, and the shortest of
-    /// those. It is known from the end: each place is decoded once.
+    /// From the start, wherever there is a choice the step from which most references are met, those without prefixes
+    /// first, and the shortest of those. It is known from the end: each place is decoded once.
     fn best(&mut self, length: usize) -> Vec<(usize, Hit)> {
         let mut met = vec![0u32; length + 1];
         let most = |met: &[u32], offset: usize, step: &Step| {
@@ -245,7 +250,8 @@ impl Walk<'_, '_> {
         };
         for offset in (0..length).rev() {
             if let Some(step) = self.step(offset) {
-                met[offset] = most(&met, offset, &step).1 + u32::from(step.hit.is_some());
+                let worth = step.hit.map_or(0, |hit| if hit.has_prefixes() { 1 } else { 2 });
+                met[offset] = most(&met, offset, &step).1 + worth;
             }
         }
         let (mut hits, mut offset) = (Vec::new(), 0);
