@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// An emulated guest on a busy machine attaches a hundred sites in about ten seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 /// What is promised on 6.12, whose 240 kprobes each take two grace periods.
 const STOPPED: Duration = Duration::from_secs(12);
 
