@@ -21,7 +21,7 @@ use tokio::{
 };
 
 use crate::{
-    http, memory, metrics,
+    allocator, http, metrics,
     own::{self, Own},
     privileges,
     probes::{KernelLog, Scope},
@@ -54,7 +54,7 @@ pub struct Service {
 /// # Errors
 /// The address that cannot be listened on, or why nothing can be traced.
 pub fn run(service: Service) -> Result<()> {
-    memory::frugal();
+    allocator::frugal();
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
     runtime.block_on(serve(service))

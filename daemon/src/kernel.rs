@@ -2,9 +2,7 @@
 
 use std::{
     collections::BTreeSet,
-    fs::{self, File},
-    io::{self, Read as _},
-    os::unix::fs::FileExt as _,
+    fs, io,
     path::Path,
     time::{Duration, Instant},
 };
@@ -15,10 +13,10 @@ use crate::plan::{
     self, Plan,
     btf::Btf,
     kallsyms::{self, Symbols},
-    kcore::Segments,
-    landing::{Landings, Table},
     text::Text,
 };
+
+mod kcore;
 
 /// Why the running kernel cannot be read; each with what to do.
 #[derive(Debug, Error)]
@@ -162,7 +160,7 @@ impl Facts {
             symbols => symbols.map_err(KernelError::Symbols)?,
         };
         let reading = Instant::now();
-        let images = read_text(&symbols)?;
+        let images = kcore::text(&symbols)?;
         let read_all = read_files + reading.elapsed();
         let text: Vec<Text<'_>> = images
             .iter()
@@ -174,7 +172,7 @@ impl Facts {
             .collect();
         let has_task_pt_regs = symbols.address_of("bpf_task_pt_regs").is_some();
         let mut plan = plan::plan(&symbols, &btf, &text)?;
-        if let Some(landings) = read_landings(&kallsyms, &btf) {
+        if let Some(landings) = kcore::landings(&kallsyms, &btf) {
             plan.optimize(&symbols, &text, &landings, has_task_pt_regs);
         }
         let member = |structure: &'static str, path: &'static str| {
@@ -226,76 +224,6 @@ impl Facts {
 fn possible_cpus(list: &str) -> u32 {
     let highest = list.trim().split([',', '-']).filter_map(|number| number.parse::<u32>().ok()).max();
     highest.unwrap_or(0).saturating_add(1)
-}
-
-struct Image {
-    address: u64,
-    bytes: Vec<u8>,
-    module: Option<String>,
-}
-
-/// The text of the kernel and its modules, as it is in memory.
-fn read_text(symbols: &Symbols<'_>) -> Result<Vec<Image>, KernelError> {
-    /// More text than any kernel has: a larger range is a mistake.
-    const MOST: u64 = 256 << 20;
-
-    let (kcore, segments) = kcore()?;
-    let core = symbols.core_text().ok_or(KernelError::Restricted)?;
-    let modules = symbols.module_text();
-    let ranges =
-        [(None, core)].into_iter().chain(modules.into_iter().map(|(name, range)| (Some(name), range)));
-    let mut images = Vec::new();
-    for (module, range) in ranges {
-        let length = range.end.saturating_sub(range.start);
-        let place = segments.locate(range.clone()).filter(|_| length <= MOST);
-        let (Some(place), true) = (place, length > 0) else {
-            match module {
-                None => return Err(KernelError::NoText(range.start)),
-                // A module may have gone since kallsyms was read.
-                Some(_) => continue,
-            }
-        };
-        let mut bytes = vec![0; length as usize];
-        match (kcore.read_exact_at(&mut bytes, place), &module) {
-            (Ok(()), _) => images.push(Image { address: range.start, bytes, module }),
-            (Err(_), Some(_)) => {}
-            (Err(error), None) => return Err(unreadable(KCORE, error)),
-        }
-    }
-    Ok(images)
-}
-
-/// The kernel's tables of static keys and of fixups; without them every probe at a call is a trap.
-fn read_landings(kallsyms: &[u8], btf: &Btf<'_>) -> Option<Landings> {
-    /// A kernel has a quarter of a megabyte of either.
-    const MOST: u64 = 16 << 20;
-
-    let (kcore, segments) = kcore().ok()?;
-    let table = |name: &str| {
-        let bound = |which: &str| kallsyms::data(kallsyms, &format!("__{which}___{name}"));
-        let range = bound("start")?..bound("stop")?;
-        let length = range.end.checked_sub(range.start).filter(|&length| length <= MOST)?;
-        let mut bytes = vec![0; length as usize];
-        if length > 0 {
-            kcore.read_exact_at(&mut bytes, segments.locate(range.clone())?).ok()?;
-        }
-        Some((range.start, bytes))
-    };
-    let (jumps, fixups) = (table("jump_table")?, table("ex_table")?);
-    let [jumps, fixups] = [&jumps, &fixups].map(|(address, bytes)| Table { address: *address, bytes });
-    Landings::read(btf, jumps, fixups)
-}
-
-/// The file that holds the kernel's memory, and what is where in it.
-fn kcore() -> Result<(File, Segments), KernelError> {
-    /// Program headers lie within the first pages; a kernel has a dozen.
-    const HEADERS: usize = 64 << 10;
-
-    let kcore = File::open(KCORE).map_err(|error| unreadable(KCORE, error))?;
-    let mut headers = Vec::with_capacity(HEADERS);
-    (&kcore).take(HEADERS as u64).read_to_end(&mut headers).map_err(|error| unreadable(KCORE, error))?;
-    let segments = Segments::parse(&headers).map_err(KernelError::Kcore)?;
-    Ok((kcore, segments))
 }
 
 fn read(path: &'static str) -> Result<Vec<u8>, KernelError> {
@@ -398,6 +326,7 @@ pub fn has_btf() -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::kcore::Segments;
 
     #[test]
     fn a_refusal_names_its_file_once() {

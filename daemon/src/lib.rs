@@ -5,6 +5,7 @@
 //!                                                                        └──► Delta ──► top ──► terminal, JSON
 //! ```
 
+pub mod allocator;
 pub mod arch;
 pub mod bench;
 pub mod cgroups;
@@ -16,7 +17,6 @@ pub mod filter;
 pub mod http;
 pub mod kernel;
 pub mod measure;
-pub mod memory;
 pub mod metrics;
 pub mod names;
 pub mod own;

@@ -37,7 +37,7 @@ mod zerocopy;
 
 use job::{Job, Kprobe, jobs};
 use load::{Types, kprobe, raw_trace_point};
-use refusal::{CHANGED, explain, refused};
+use refusal::{explain, refused};
 
 pub use handovers::{Handovers, Waiter};
 pub use load::{Prepared, Records};
@@ -47,9 +47,6 @@ pub use states::States;
 
 /// The kernel side, as built.
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/iotrace"));
-
-/// How often a site is tried again whose place the kernel takes for none, since another tracer changes the text there.
-const TRIES: u8 = 3;
 
 /// Threads that detach: the kernel waits out a grace period for each probe, and these overlap.
 const DETACHERS: usize = 8;
@@ -164,11 +161,6 @@ impl Probes {
                 self.states.set(job.row, State::Attached, String::new());
                 self.held.push(Held { job, links });
             }
-            // Once the others have had their turn.
-            Err(reason) if reason == CHANGED && job.tries < TRIES => {
-                job.tries += 1;
-                self.jobs.push_back(job);
-            }
             Err(reason) => {
                 log::debug!("{}: {reason}", job.site.name());
                 self.states.set(job.row, State::Failed, reason);
@@ -194,6 +186,10 @@ impl Probes {
         for held in &mut self.held {
             if let Some(place) = jobs.iter().position(|job| job.is_same_site(&held.job)) {
                 held.job.row = jobs.remove(place).row;
+                if matches!(held.job.site.mechanism, Mechanism::Trap { .. }) {
+                    // Perhaps only because the kernel refused what the plan wanted.
+                    states.trap(held.job.row, &held.job.site);
+                }
                 states.set(held.job.row, State::Attached, String::new());
             }
         }
@@ -230,16 +226,9 @@ impl Probes {
         }
         self.fentries += 1;
         self.fentry_sites.set(number, site::Site { address: job.site.address, what: job.what().packed() });
-        let exit = self.exit(&format!("iter_exit_{number}"), job)?;
-
-        let types = self.types.get()?;
-        let program = self.ebpf.program_mut(&format!("iter_entry_{number}")).ok_or(NO_PROGRAM)?;
-        let entry: &mut FEntry = program.try_into().map_err(|error: ProgramError| error.to_string())?;
-        entry.load(&job.site.symbol, types).map_err(|error| explain(&error))?;
-        self.programs.loaded(&format!("iter_entry_{number}"), entry.info());
-        let link = entry.attach().map_err(|error| explain(&error))?;
-        let entry = entry.take_link(link).map_err(|error| explain(&error))?;
-        Ok(vec![exit, Link::FEntry(entry)])
+        let exit = self.exit(&format!("iter_exit_{number}"), &job.site.symbol)?;
+        let entry = self.entry(&format!("iter_entry_{number}"), &job.site.symbol)?;
+        Ok(vec![exit, entry])
     }
 
     fn fexit(&mut self, job: &Job) -> Result<Vec<Link>, String> {
@@ -249,14 +238,26 @@ impl Probes {
         }
         self.syscalls += 1;
         self.syscall_sites.set(number, site::Site { address: job.site.address, what: job.what().packed() });
-        Ok(vec![self.exit(&format!("syscall_exit_{number}"), job)?])
+        Ok(vec![self.exit(&format!("syscall_exit_{number}"), &job.site.symbol)?])
     }
 
-    fn exit(&mut self, name: &str, job: &Job) -> Result<Link, String> {
+    /// Runs a program at the entry of a function.
+    fn entry(&mut self, name: &str, function: &str) -> Result<Link, String> {
+        let types = self.types.get()?;
+        let program = self.ebpf.program_mut(name).ok_or(NO_PROGRAM)?;
+        let entry: &mut FEntry = program.try_into().map_err(|error: ProgramError| error.to_string())?;
+        entry.load(function, types).map_err(|error| explain(&error))?;
+        self.programs.loaded(name, entry.info());
+        let link = entry.attach().map_err(|error| explain(&error))?;
+        Ok(Link::FEntry(entry.take_link(link).map_err(|error| explain(&error))?))
+    }
+
+    /// Runs a program at the exit of a function.
+    fn exit(&mut self, name: &str, function: &str) -> Result<Link, String> {
         let types = self.types.get()?;
         let program = self.ebpf.program_mut(name).ok_or(NO_PROGRAM)?;
         let exit: &mut FExit = program.try_into().map_err(|error: ProgramError| error.to_string())?;
-        exit.load(&job.site.symbol, types).map_err(|error| explain(&error))?;
+        exit.load(function, types).map_err(|error| explain(&error))?;
         self.programs.loaded(name, exit.info());
         let link = exit.attach().map_err(|error| explain(&error))?;
         Ok(Link::FExit(exit.take_link(link).map_err(|error| explain(&error))?))
@@ -271,6 +272,9 @@ impl Probes {
 
     /// Takes the kprobes of a site out of the table of the kernel side.
     fn forget(&mut self, job: &Job) {
+        if self.kprobe_type.is_some() {
+            return;
+        }
         for Kprobe { address, .. } in job.kprobes() {
             let index = SiteSet::of(address, self.site_bits) as usize;
             if let Some(mut set) = self.sites.get(index) {

@@ -14,8 +14,9 @@ use std::{
 use thiserror::Error;
 
 use crate::{
+    allocator,
     kernel::{self, Facts, KernelError},
-    memory, privileges,
+    privileges,
     probes::{KernelLog, Prepared, Probes, ProbesError, Scope},
     totals::{Rows, Totals},
 };
@@ -183,7 +184,7 @@ fn attach(
             Modules::AtStart => privileges::drop_all(),
         }
         probes.rest();
-        memory::give_back();
+        allocator::give_back();
         let _gone = report.send(Progress::All);
         while probes.next_rank().is_none() {
             if sleeping.recv_timeout(MODULES) != Err(RecvTimeoutError::Timeout) {
@@ -196,7 +197,7 @@ fn attach(
                     Ok(facts) => probes.renew(&facts.plan),
                     Err(error) => log::warn!("modules have changed, and their sites are not known: {error}"),
                 }
-                memory::give_back();
+                allocator::give_back();
             }
         }
     }

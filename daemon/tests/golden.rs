@@ -13,7 +13,12 @@ use iotrace::{
     snapshot::Delta,
     top,
 };
-use iotrace_common::{block::ROWS, iter::IterRecord, memory};
+use iotrace_common::{
+    block::{Block, ROWS},
+    iter::IterRecord,
+    memory,
+    who::{SLOTS, Slot},
+};
 use support::{golden, idle, own, repository, snapshot};
 
 #[test]
@@ -100,6 +105,10 @@ fn table_of_maps() {
     text += &format!(
         "The table of sites has {SETS} sets on 5.10, and one from 5.15 on. A CPU's block has {ROWS} rows of {} bytes for functions and kinds.\n",
         size_of::<IterRecord>()
+    );
+    text += &format!(
+        "In user space each CPU takes {} bytes: its block, as pages that are shared with the kernel, and a copy of its slots.\n",
+        size_of::<Block>() + SLOTS as usize * size_of::<Slot>()
     );
     made("docs/memory.md", "common/src/memory.rs", &text);
 }

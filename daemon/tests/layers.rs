@@ -33,7 +33,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("filter", &["cgroups", "cli", "pids", "printable"]),
     ("http", &["metrics"]),
     ("kernel", &["plan"]),
-    ("memory", &[]),
+    ("allocator", &[]),
     ("metrics", &["names", "own", "snapshot"]),
     ("names", &[]),
     ("own", &[]),
@@ -47,7 +47,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("snapshot", &[]),
     ("top", &["snapshot"]),
     ("totals", &["pids", "probes", "shared", "snapshot", "who"]),
-    ("tracer", &["kernel", "memory", "privileges", "probes", "totals"]),
+    ("tracer", &["kernel", "allocator", "privileges", "probes", "totals"]),
     ("who", &["cgroups", "printable", "snapshot"]),
 ];
 

@@ -16,7 +16,7 @@ use crate::{
     arch::Regs,
     config::KINDS,
     flight,
-    iterator::Iter,
+    iov_iter::Iter,
     maps::{Add, Alone, Shared, block, fentry_site, iter_record, lose, site},
     traced::{key, slot},
     who::mine,

@@ -111,7 +111,7 @@ fn measure(name: &str, programs: &[Program], peers: bool, icount: bool) -> Resul
     let kernel = Kernel::find(name, Flavour::Cloud)?;
     let tree: Vec<String> = PEERS.iter().filter(|_| peers).map(|&name| name.into()).collect();
     let guest = Guest {
-        script: format!("exec iotrace-bench calls{}", if peers { " --peers" } else { "" }),
+        script: format!("exec iotrace-overhead calls{}", if peers { " --peers" } else { "" }),
         machine: Machine {
             smp: 1,
             mem: "2G".into(),

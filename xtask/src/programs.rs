@@ -27,7 +27,7 @@ pub fn build() -> Result<Vec<Program>> {
 
 /// The same, and what measures them.
 pub fn build_bench() -> Result<Vec<Program>> {
-    built(workspace::cargo().args(["build", "--bins", "-p", "iotrace-bench"]), "bin")
+    built(workspace::cargo().args(["build", "--bins", "-p", "iotrace-overhead"]), "bin")
 }
 
 /// The tests that run in a guest.

@@ -26,7 +26,7 @@ const MATRIX: &[&str] = &["5.10", "6.1", "6.12", "7.3"];
 const CYCLES_ON: &str = "6.12";
 const CYCLES: u32 = 50;
 /// Packages for the bpf target.
-const KERNEL_SIDE: &[&str] = &["iotrace-ebpf", "iotrace-bench-ebpf"];
+const KERNEL_SIDE: &[&str] = &["iotrace-ebpf", "iotrace-overhead-ebpf"];
 /// For one guest and all of its tests.
 const TIMEOUT: Duration = Duration::from_secs(1200);
 
@@ -148,7 +148,7 @@ fn host_tests() -> Result<Tally> {
             "--exclude",
             "iotrace-ebpf",
             "--exclude",
-            "iotrace-bench-ebpf",
+            "iotrace-overhead-ebpf",
             "--exclude",
             "iotrace-guest",
         ][..],

@@ -212,9 +212,20 @@ impl SingleSegment {
     /// What a vectored call takes longer than the one without a vector, in nanoseconds, by the medians: one sample that
     /// was disturbed does not count. `None` for a row that has no vector.
     pub fn surplus(&self, row: &Row) -> Option<f64> {
+        Some(row.plain?.nanos.median - self.plain(row)?.plain?.nanos.median)
+    }
+
+    /// Whether the surplus is more than twice its standard error.
+    fn is_certain(&self, row: &Row) -> bool {
+        let nanos = |row: &Row| row.plain.map(|cost| cost.nanos);
+        let error = || Some(nanos(row)?.error_of_difference(&nanos(self.plain(row)?)?));
+        self.surplus(row).zip(error()).is_some_and(|(surplus, error)| surplus > 2.0 * error)
+    }
+
+    /// The row without a vector that does the same.
+    fn plain(&self, row: &Row) -> Option<&Row> {
         let plain = row.against.as_ref()?;
-        let plain = self.rows.iter().find(|other| other.place == row.place && other.calls == *plain)?;
-        Some(row.plain?.nanos.median - plain.plain?.nanos.median)
+        self.rows.iter().find(|other| other.place == row.place && other.calls == *plain)
     }
 
     /// Whether all counts are those of the loads.
@@ -235,8 +246,8 @@ impl SingleSegment {
         for row in &self.rows {
             let cost = |of: fn(&Cost) -> f64| row.plain.as_ref().map(of);
             let surplus = self.surplus(row);
-            // Of a surplus that is none the import is no part.
-            let share = surplus.filter(|surplus| *surplus > 0.0 && row.calls != Turn::EmptySegment.name());
+            // Of a surplus that may be none the import is no part.
+            let share = surplus.filter(|_| row.calls != Turn::EmptySegment.name() && self.is_certain(row));
             let share = share.zip(self.import).map(|(surplus, import)| import * 100.0 / surplus);
             let probed = row.probed.map(|cost| cost.nanos.median);
             let probes = probed.zip(row.plain).map(|(probed, plain)| probed - plain.nanos.median);

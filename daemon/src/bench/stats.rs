@@ -32,6 +32,14 @@ impl Stats {
     }
 }
 
+impl Stats {
+    /// The standard error of the difference of two means: of independent samples.
+    pub fn error_of_difference(&self, other: &Stats) -> f64 {
+        let variance = |stats: &Stats| stats.stddev.powi(2) / stats.samples as f64;
+        (variance(self) + variance(other)).sqrt()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +49,7 @@ mod tests {
         let stats = Stats::of(&[9.0, 2.0, 4.0, 4.0, 5.0, 4.0, 7.0, 5.0]).unwrap();
         assert_eq!((stats.samples, stats.avg, stats.min, stats.median), (8, 5.0, 2.0, 4.5));
         assert!((stats.stddev - (32.0f64 / 7.0).sqrt()).abs() < 1e-12);
+        assert!((stats.error_of_difference(&stats) - (8.0f64 / 7.0).sqrt()).abs() < 1e-12);
         let one = Stats::of(&[3.0]).unwrap();
         assert_eq!((one.stddev, one.median, Stats::of(&[])), (0.0, 3.0, None));
     }

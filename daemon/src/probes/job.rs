@@ -16,8 +16,6 @@ pub(super) struct Job {
     /// For a walker the number of its function.
     pub function: u8,
     pub instrument: Instrument,
-    /// How often it was tried.
-    pub tries: u8,
 }
 
 impl Job {
@@ -42,7 +40,7 @@ pub(super) fn jobs(plan: &Plan, functions: &[String]) -> Vec<Job> {
         let function = functions.iter().position(|name| *name == target.function).unwrap_or_default() as u8;
         for site in &target.sites {
             if !matches!(site.mechanism, Mechanism::Unavailable { .. }) {
-                jobs.push(Job { row, site: site.clone(), function, instrument: target.instrument, tries: 0 });
+                jobs.push(Job { row, site: site.clone(), function, instrument: target.instrument });
             }
             row += 1;
         }
@@ -212,7 +210,6 @@ mod tests {
                 site: site(address, 0, Mechanism::Trap { after: address + 5 }),
                 function: 0,
                 instrument: Instrument::Count,
-                tries: 0,
             })
             .collect();
         let bits = site_table_bits(&jobs, 4);

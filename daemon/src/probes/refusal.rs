@@ -69,9 +69,6 @@ fn system_error(error: &(dyn StdError + 'static)) -> Option<i32> {
 /// What a raw tracepoint that the kernel does not have is refused with.
 pub(super) const NO_TRACEPOINT: &str = "this kernel has no such tracepoint";
 
-/// What a place is refused with at which no instruction starts: also while another tracer's probe beside it is made a jump.
-pub(super) const CHANGED: &str = "not an instruction's first byte (the text changed since it was read)";
-
 /// Why a site cannot be probed, in a line.
 pub(super) fn explain(error: &(dyn StdError + 'static)) -> String {
     if let Some(complaint) = verdict(error) {
@@ -80,7 +77,7 @@ pub(super) fn explain(error: &(dyn StdError + 'static)) -> String {
     match system_error(error) {
         Some(libc::EINVAL) => "the kernel refuses a probe there: its function is notrace".into(),
         Some(libc::EBUSY) => "the function has no place for fentry (it is notrace)".into(),
-        Some(libc::EILSEQ) => CHANGED.into(),
+        Some(libc::EILSEQ) => "not an instruction's first byte (the text changed since it was read)".into(),
         Some(libc::EPERM | libc::EACCES) => match kernel::perf_event_paranoid() {
             // Debian's and Ubuntu's own level: it asks for more than CAP_PERFMON.
             Some(level @ 3..) => format!(

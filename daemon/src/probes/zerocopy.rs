@@ -1,8 +1,6 @@
 //! Attaching what watches TCP without copies.
 
-use aya::programs::{FEntry, FExit, ProgramError};
-
-use super::{Link, NO_PROGRAM, Probes, explain, raw_trace_point, refusal::NO_TRACEPOINT};
+use super::{Probes, explain, raw_trace_point, refusal::NO_TRACEPOINT};
 use crate::{
     plan::zerocopy::{Function, Role, Zerocopy},
     snapshot::{Probe, State},
@@ -74,22 +72,10 @@ impl Probes {
         let (entries, exits) = programs(function.role);
         let mut links = Vec::new();
         for name in exits {
-            let types = self.types.get()?;
-            let program = self.ebpf.program_mut(name).ok_or(NO_PROGRAM)?;
-            let exit: &mut FExit = program.try_into().map_err(|error: ProgramError| error.to_string())?;
-            exit.load(&function.symbol, types).map_err(|error| explain(&error))?;
-            self.programs.loaded(name, exit.info());
-            let link = exit.attach().map_err(|error| explain(&error))?;
-            links.push(Link::FExit(exit.take_link(link).map_err(|error| explain(&error))?));
+            links.push(self.exit(name, &function.symbol)?);
         }
         for name in entries {
-            let types = self.types.get()?;
-            let program = self.ebpf.program_mut(name).ok_or(NO_PROGRAM)?;
-            let entry: &mut FEntry = program.try_into().map_err(|error: ProgramError| error.to_string())?;
-            entry.load(&function.symbol, types).map_err(|error| explain(&error))?;
-            self.programs.loaded(name, entry.info());
-            let link = entry.attach().map_err(|error| explain(&error))?;
-            links.push(Link::FEntry(entry.take_link(link).map_err(|error| explain(&error))?));
+            links.push(self.entry(name, &function.symbol)?);
         }
         self.others.extend(links);
         Ok(())

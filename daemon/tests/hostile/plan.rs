@@ -69,6 +69,19 @@ fn planned(kernel: &Kernel) -> Option<Plan> {
     Some(plan)
 }
 
+/// How many sites of the kernel proper need no trap.
+fn jumps(kernel: &Kernel) -> usize {
+    let symbols = Symbols::parse(&kernel.kallsyms).unwrap();
+    let btf = Btf::parse(&kernel.btf).unwrap();
+    let bytes = &kernel.kcore[PLACES[0]..PLACES[1]];
+    let text = [Text { address: CORE, bytes, module: None }];
+    let mut plan = plan(&symbols, &btf, &text).unwrap();
+    let none = Table { address: CORE, bytes: &[] };
+    plan.optimize(&symbols, &text, &Landings::read(&btf, none, none).unwrap(), true);
+    let sites = plan.targets.iter().flat_map(|target| &target.sites);
+    sites.filter(|site| matches!(site.mechanism, Mechanism::Jump { .. })).count()
+}
+
 /// Replaces traps by jumps, with tables that are any bytes at all, and with none.
 fn confirm_jumps(plan: &Plan, symbols: &Symbols<'_>, text: &[Text<'_>], btf: &Btf<'_>, kernel: &Kernel) {
     let any = Table { address: CORE, bytes: &kernel.kcore };
@@ -135,6 +148,8 @@ fn the_sound_kernel_has_a_plan() {
     let sites = plan.targets.iter().flat_map(|target| &target.sites);
     let traps = sites.filter(|site| matches!(site.mechanism, Mechanism::Trap { .. }));
     assert!(traps.count() >= 10);
+    // What is checked of jumps is checked of some.
+    assert_eq!(jumps(&sound()), 2);
 }
 
 #[test]

@@ -14,7 +14,7 @@ use aya_ebpf::{
 use iotrace_common::site::{CONSTANT, MEMORY, Value};
 
 use crate::config::{self, SYSCALL_FROM, TASK_STACK, TASK_STATUS, TASK_TGID};
-use crate::iterator;
+use crate::iov_iter;
 
 /// [`SYSCALL_FROM`]: `bpf_task_pt_regs` (≥ 5.15).
 const HELPER: u32 = 1;
@@ -60,7 +60,7 @@ impl Regs {
             return value.add as u64;
         }
         let found = self.register(value.base).wrapping_add_signed(i64::from(value.add));
-        let found = if value.mode == MEMORY { iterator::word(found) } else { found };
+        let found = if value.mode == MEMORY { iov_iter::word(found) } else { found };
         if value.narrow { u64::from(found as u32) } else { found }
     }
 

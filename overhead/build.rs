@@ -27,6 +27,6 @@ fn build() -> Result<()> {
         env::set_var("RUSTC_BOOTSTRAP", "1");
         env::set_var("CARGO_TERM_QUIET", "true");
     }
-    let ebpf = Package { name: "iotrace-bench-ebpf", root_dir: "ebpf", ..Package::default() };
+    let ebpf = Package { name: "iotrace-overhead-ebpf", root_dir: "ebpf", ..Package::default() };
     build_ebpf([ebpf], Toolchain::Custom(&toolchain)).context("the empty programs do not build")
 }

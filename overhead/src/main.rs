@@ -1,4 +1,4 @@
-//! `iotrace-bench`: measures in a guest what iotrace and other tracers cost, and prints it as JSON.
+//! `iotrace-overhead`: measures in a guest what iotrace and other tracers cost, and prints it as JSON.
 
 mod calls;
 mod empty;
@@ -15,7 +15,7 @@ use load::Load;
 
 /// Measures what tracers cost, in a guest where time is instructions.
 #[derive(Parser)]
-#[command(name = "iotrace-bench")]
+#[command(name = "iotrace-overhead")]
 enum Command {
     /// Instructions for a call, under each tracer in turn
     Calls {
@@ -31,7 +31,7 @@ fn main() -> ExitCode {
     match run(&Command::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("iotrace-bench: {error:#}");
+            eprintln!("iotrace-overhead: {error:#}");
             ExitCode::FAILURE
         }
     }
