@@ -69,7 +69,13 @@ fn body(
         symbols.enclosing(to).is_some_and(thunk)
     };
     let bytes = reader.bytes(function.address, end)?;
-    Body::read((function.address, bytes), &others?, landings, |to| reader.is_known(to), is_thunk)
+    Body::read(
+        (function.address, bytes),
+        &others?,
+        landings,
+        |to| reader.may_lead(function.address, to),
+        is_thunk,
+    )
 }
 
 fn jump(body: &Body, site: &Site, after: u64, vectors: bool) -> Option<Mechanism> {

@@ -21,6 +21,8 @@ const MODULE_NAME_LIMIT: usize = 255;
 const PAGE: u64 = 4096;
 /// The number that stands for the kernel proper.
 const KERNEL: u16 = 0;
+/// The number of all pseudo-modules.
+const MADE: u16 = u16::MAX;
 
 /// Why there are no symbols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +73,8 @@ pub struct Symbols<'a> {
     by_name: Vec<u64>,
     /// Names of the modules; the kernel proper has number [`KERNEL`].
     modules: Vec<&'a str>,
+    /// Where text made at run time starts, sorted.
+    made: Vec<u64>,
 }
 
 /// Where the kernel proper's data with this name is, whatever its type.
@@ -88,7 +92,7 @@ pub fn data(file: &[u8], name: &str) -> Option<u64> {
 
 impl<'a> Symbols<'a> {
     /// Reads `/proc/kallsyms`. Data symbols and the kernel's pseudo-modules (`[bpf]`, `[__builtin__kprobes]`: text
-    /// made at run time) are skipped. A last line without its end is skipped too.
+    /// made at run time) are no functions here: nothing but where they start is kept. A last line without its end is skipped too.
     pub fn parse(file: &'a [u8]) -> Result<Symbols<'a>, SymbolsError> {
         if u32::try_from(file.len()).is_err() {
             return Err(SymbolsError::Malformed { offset: 0, cause: "more than 4 GiB" });
@@ -96,16 +100,16 @@ impl<'a> Symbols<'a> {
         let mut modules = Modules::default();
         // A line has 45 bytes or so, and half of the symbols are functions.
         let mut entries = Vec::with_capacity(file.len() / 80);
-        let mut hidden = false;
+        let (mut made, mut hidden) = (Vec::new(), false);
         let mut offset = 0;
         while let Some(length) = line_length(&file[offset..]) {
             let line = &file[offset..offset + length];
             let malformed = |cause| SymbolsError::Malformed { offset, cause };
             if let Some(entry) = function(line, offset, &mut modules).map_err(malformed)? {
-                if entry.address == 0 {
-                    hidden = true;
-                } else {
-                    entries.push(entry);
+                match entry.address {
+                    0 => hidden = true,
+                    address if entry.module == MADE => made.push(address),
+                    _ => entries.push(entry),
                 }
             }
             offset += length + 1;
@@ -118,7 +122,8 @@ impl<'a> Symbols<'a> {
         let digests = entries.iter().map(|entry| u64::from(digest(name_bytes(file, entry))) << 32);
         let mut by_name: Vec<u64> = digests.zip(0u64..).map(|(digest, number)| digest | number).collect();
         by_name.sort_unstable();
-        Ok(Symbols { file, entries, by_name, modules: modules.names })
+        made.sort_unstable();
+        Ok(Symbols { file, entries, by_name, modules: modules.names, made })
     }
 
     /// How many functions there are.
@@ -195,10 +200,12 @@ impl<'a> Symbols<'a> {
         texts
     }
 
-    /// The address of the first function behind `address`.
+    /// The address of the first function behind `address`, or of what was made at run time.
     fn next_other(&self, address: u64) -> u64 {
         let after = self.entries.partition_point(|entry| entry.address <= address);
-        self.entries.get(after).map_or(u64::MAX, |entry| entry.address)
+        let function = self.entries.get(after).map(|entry| entry.address);
+        let after = self.made.partition_point(|&made| made <= address);
+        function.into_iter().chain(self.made.get(after).copied()).min().unwrap_or(u64::MAX)
     }
 
     fn symbol(&self, index: usize) -> Symbol<'a> {
@@ -212,22 +219,22 @@ impl<'a> Symbols<'a> {
     }
 }
 
-/// The modules met so far. Those of the pseudo-modules have no number.
+/// The modules met so far. The pseudo-modules all have number [`MADE`].
 struct Modules<'a> {
     names: Vec<&'a str>,
-    numbers: HashMap<&'a [u8], Option<u16>>,
+    numbers: HashMap<&'a [u8], u16>,
     /// The one before: a module's symbols follow each other.
-    last: (&'a [u8], Option<u16>),
+    last: (&'a [u8], u16),
 }
 
 impl Default for Modules<'_> {
     fn default() -> Self {
-        Modules { names: vec![""], numbers: HashMap::new(), last: (b"", Some(KERNEL)) }
+        Modules { names: vec![""], numbers: HashMap::new(), last: (b"", KERNEL) }
     }
 }
 
 impl<'a> Modules<'a> {
-    fn number(&mut self, name: &'a [u8]) -> Result<Option<u16>, &'static str> {
+    fn number(&mut self, name: &'a [u8]) -> Result<u16, &'static str> {
         if self.last.0 != name {
             let number = match self.numbers.get(name) {
                 Some(&number) => number,
@@ -238,17 +245,17 @@ impl<'a> Modules<'a> {
         Ok(self.last.1)
     }
 
-    fn add(&mut self, name: &'a [u8]) -> Result<Option<u16>, &'static str> {
+    fn add(&mut self, name: &'a [u8]) -> Result<u16, &'static str> {
         if name.len() > MODULE_NAME_LIMIT {
             return Err("the module's name is too long");
         }
         let text = str::from_utf8(name).map_err(|_| "the module's name is not UTF-8")?;
         let number = if text.is_empty() || text == "bpf" || text.starts_with("__builtin__") {
-            None
+            MADE
         } else {
-            let number = u16::try_from(self.names.len()).map_err(|_| "more than 65535 modules")?;
+            let number = u16::try_from(self.names.len()).ok().filter(|&number| number != MADE);
             self.names.push(text);
-            Some(number)
+            number.ok_or("more than 65534 modules")?
         };
         self.numbers.insert(name, number);
         Ok(number)
@@ -269,13 +276,12 @@ fn function<'a>(
         return Ok(None);
     }
     let (length, module) = match name.iter().position(|&byte| byte == b'\t') {
-        None => (name.len(), Some(KERNEL)),
+        None => (name.len(), KERNEL),
         Some(tab) => match &name[tab + 1..] {
             [b'[', module @ .., b']'] => (tab, modules.number(module)?),
             _ => return Err("the module is not in brackets"),
         },
     };
-    let Some(module) = module else { return Ok(None) };
     if length > NAME_LIMIT {
         return Err("the name is too long");
     }

@@ -61,13 +61,16 @@ pub struct Reader<'a> {
     order: Vec<(Text<'a>, u64)>,
     /// Every function of the kernel is in one of these, which are sorted and apart.
     known: Vec<Range<u64>>,
+    /// The kernel proper's.
+    core: Range<u64>,
 }
 
 impl<'a> Reader<'a> {
     /// Reads this text.
     pub fn new(symbols: &'a Symbols<'a>, text: &'a [Text<'a>]) -> Reader<'a> {
         let modules = symbols.module_text().into_iter().map(|(_, range)| range);
-        let mut known: Vec<_> = symbols.core_text().into_iter().chain(modules).collect();
+        let core = symbols.core_text().unwrap_or_default();
+        let mut known: Vec<_> = [core.clone()].into_iter().chain(modules).collect();
         known.sort_by_key(|range| range.start);
         // The text of a module may be in pieces that lie among those of another.
         known.dedup_by(|next, before| {
@@ -84,7 +87,7 @@ impl<'a> Reader<'a> {
             farthest = farthest.max(text.address.saturating_add(text.bytes.len() as u64));
             *end = farthest;
         }
-        Reader { symbols, text, order, known }
+        Reader { symbols, text, order, known, core }
     }
 
     /// Whether all of a range was given.
@@ -149,22 +152,26 @@ impl<'a> Reader<'a> {
         // The first of these but where texts overlap.
         let mut near = self.order[..after].iter().rev().take_while(|(_, farthest)| address < *farthest);
         let entry = near.find_map(|(text, _)| text.from(address, u64::MAX));
-        entry.is_some_and(|entry| arch::has_ftrace_entry(entry, address, |to| self.is_tracer(to)))
+        entry.is_some_and(|entry| arch::has_ftrace_entry(entry, address, |to| self.is_tracer(address, to)))
     }
 
-    /// Whether a call at a function's entry leads to a tracer: to a trampoline, which is in no text that has
-    /// symbols, or to `ftrace_caller` and its kin.
-    fn is_tracer(&self, address: u64) -> bool {
+    /// Whether a call at a function's entry leads to a tracer: to a trampoline, which no compiler made, or to
+    /// `ftrace_caller` and its kin.
+    fn is_tracer(&self, from: u64, to: u64) -> bool {
         let tracer = |(symbol, _): (Symbol<'_>, u64)| {
             symbol.name.starts_with("ftrace_") || symbol.name == "__fentry__"
         };
-        !self.is_known(address) || self.symbols.enclosing(address).is_some_and(tracer)
+        !self.may_lead(from, to) || self.symbols.enclosing(to).is_some_and(tracer)
     }
 
-    /// Whether an address is in text that has symbols.
-    pub fn is_known(&self, address: u64) -> bool {
-        let after = self.known.partition_point(|range| range.start <= address);
-        self.known[..after].last().is_some_and(|range| address < range.end)
+    /// Whether a compiler may have made a jump from here to there. The kernel proper leads to no module: what seems
+    /// to is a detour in memory made for a tracer, which may well lie right behind a module's text.
+    pub fn may_lead(&self, from: u64, to: u64) -> bool {
+        if self.core.contains(&from) {
+            return self.core.contains(&to);
+        }
+        let after = self.known.partition_point(|range| range.start <= to);
+        self.known[..after].last().is_some_and(|range| to < range.end)
     }
 
     /// Finds the references in one function.
@@ -176,7 +183,8 @@ impl<'a> Reader<'a> {
         targets: &[u64],
         found: &mut Vec<Reference<'a>>,
     ) {
-        let mut walk = Walk { reader: self, code: Function::new(function.address, bytes), targets };
+        let code = Function::new(function.address, bytes);
+        let mut walk = Walk { reader: self, function: function.address, code, targets };
         let wanted = arch::candidates(bytes, function.address, targets).len();
         let (mut hits, patched) = walk.straight();
         if patched && (hits.len() < wanted || hits.iter().any(|(_, hit)| hit.has_prefixes())) {
@@ -218,6 +226,7 @@ struct Step {
 /// A way through a function's instructions.
 struct Walk<'a, 'b> {
     reader: &'b Reader<'a>,
+    function: u64,
     code: Function<'a>,
     targets: &'b [u64],
 }
@@ -277,7 +286,11 @@ impl Walk<'_, '_> {
             }
             Flow::Invalid => Step { next: (1, arch::LONGEST), hit: None },
             // An optimised kprobe: more than the jump itself may be overwritten.
-            Flow::Jump(to) if hit.is_none() && found.length == arch::JUMP && !self.reader.is_known(to) => {
+            Flow::Jump(to)
+                if hit.is_none()
+                    && found.length == arch::JUMP
+                    && !self.reader.may_lead(self.function, to) =>
+            {
                 Step { next: (arch::JUMP, arch::JUMP + arch::LONGEST), hit: None }
             }
             _ => certain(found, hit),

@@ -67,6 +67,30 @@ fn decoding_goes_on_behind_an_optimised_probe() {
 }
 
 #[test]
+fn a_detour_behind_a_modules_text_is_no_part_of_it() {
+    // As in 6.12's generic_perform_write: of `mov 0x44(%r13),%eax` the last two bytes are left.
+    const MODULE: u64 = 0xffff_ffff_c040_0000;
+    let detour = MODULE + 0x1080;
+    let call = lead(0xe8, BASE + 7, TARGET);
+    let bytes = [&lead(0xe9, BASE, detour)[..], &[0x45, 0x44], &call, &[0xc3; 20]].concat();
+    let end = BASE + bytes.len() as u64;
+    let core = format!("{BASE:x} T _stext\n{BASE:x} t f\n{TARGET:x} T g\n{:x} T _etext\n", TARGET + 64);
+    assert!(end < TARGET);
+    let file = format!("{core}{MODULE:x} t m\t[tun]\n");
+    let symbols = Symbols::parse(file.as_bytes()).unwrap();
+    let text = [Text { address: BASE, bytes: &bytes, module: None }];
+    let reader = Reader::new(&symbols, &text);
+    let found = reader.references(&[TARGET]);
+    assert_eq!(found.iter().map(|found| found.address - BASE).collect::<Vec<_>>(), [7]);
+    assert!(!reader.may_lead(BASE, detour));
+    assert!(reader.may_lead(MODULE, detour));
+    // Where the kernel tells that the page is its own, modules do not lead there either.
+    let file = format!("{file}{:x} t kprobe_optinsn_page\t[__builtin__kprobes]\n", MODULE + 0x1000);
+    let symbols = Symbols::parse(file.as_bytes()).unwrap();
+    assert!(!Reader::new(&symbols, &text).may_lead(MODULE, detour));
+}
+
+#[test]
 fn what_a_function_ends_with_does_not_return() {
     assert_eq!(found(&lead(0xe8, BASE, TARGET)), [(0, None)]);
 }
@@ -92,10 +116,10 @@ fn a_module_among_the_pieces_of_another_hides_none_of_them() {
     let symbols = Symbols::parse(file.as_bytes()).unwrap();
     let reader = Reader::new(&symbols, &[]);
     for offset in [0, 0x8000, 0xf000, 0x10000] {
-        assert!(reader.is_known(BASE + offset), "{offset:#x}");
+        assert!(reader.may_lead(BASE, BASE + offset), "{offset:#x}");
     }
-    assert!(!reader.is_known(BASE - 1));
-    assert!(!reader.is_known(BASE + 0x12000));
+    assert!(!reader.may_lead(BASE, BASE - 1));
+    assert!(!reader.may_lead(BASE, BASE + 0x12000));
 }
 
 #[test]
