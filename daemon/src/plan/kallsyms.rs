@@ -200,12 +200,16 @@ impl<'a> Symbols<'a> {
         texts
     }
 
-    /// The address of the first function behind `address`, or of what was made at run time.
+    /// Whether an address is in a page at whose start the kernel has put text made at run time, as it does for kprobes
+    /// (`kprobe_optinsn_page`, from 5.9 on).
+    pub fn is_made(&self, address: u64) -> bool {
+        self.made.binary_search(&(address & !(PAGE - 1))).is_ok()
+    }
+
+    /// The address of the first function behind `address`.
     fn next_other(&self, address: u64) -> u64 {
         let after = self.entries.partition_point(|entry| entry.address <= address);
-        let function = self.entries.get(after).map(|entry| entry.address);
-        let after = self.made.partition_point(|&made| made <= address);
-        function.into_iter().chain(self.made.get(after).copied()).min().unwrap_or(u64::MAX)
+        self.entries.get(after).map_or(u64::MAX, |entry| entry.address)
     }
 
     fn symbol(&self, index: usize) -> Symbol<'a> {

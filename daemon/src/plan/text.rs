@@ -165,13 +165,13 @@ impl<'a> Reader<'a> {
     }
 
     /// Whether a compiler may have made a jump from here to there. The kernel proper leads to no module: what seems
-    /// to is a detour in memory made for a tracer, which may well lie right behind a module's text.
+    /// to is a detour in memory made for a tracer, which may well lie between a module's text and its `.init.text`.
     pub fn may_lead(&self, from: u64, to: u64) -> bool {
         if self.core.contains(&from) {
             return self.core.contains(&to);
         }
         let after = self.known.partition_point(|range| range.start <= to);
-        self.known[..after].last().is_some_and(|range| to < range.end)
+        self.known[..after].last().is_some_and(|range| to < range.end) && !self.symbols.is_made(to)
     }
 
     /// Finds the references in one function.

@@ -107,3 +107,61 @@ fn text_that_is_probed_gives_the_same_plan() {
         assert_eq!(planned(&dump, &text), plan, "{}", dump.name);
     }
 }
+
+/// As above, with jumps before the calls too, in every state that the kernel patches them through.
+#[test]
+#[ignore = "needs dumps of kernels"]
+fn text_that_is_being_patched_gives_the_same_plan() {
+    const STATES: u64 = 5;
+    for dump in dumps() {
+        let plan = planned(&dump, &dump.text);
+        let symbols = Symbols::parse(&dump.kallsyms).unwrap();
+        let start = symbols.core_text().unwrap().start;
+        let mut random = 0x2545_f491_4f6c_dd1du64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            random
+        };
+        for _ in 0..10 {
+            let mut text = dump.text.clone();
+            for site in plan.targets.iter().flat_map(|target| &target.sites) {
+                let Mechanism::Trap { .. } = site.mechanism else { continue };
+                let function = (site.address - site.offset - start) as usize;
+                let call = (site.address - start) as usize;
+                let mut code = Function::new(start + function as u64, &dump.text[function..call]);
+                let (mut offset, mut starts) = (0, vec![]);
+                while let Some(found) = code.at(offset) {
+                    starts.push(function + offset);
+                    offset += found.length;
+                }
+                let fits: Vec<usize> =
+                    starts.into_iter().rev().filter(|at| call - at >= 5 && call - at < 16).collect();
+                let Some(&at) = fits.get(next() as usize % fits.len().max(1)) else { continue };
+                let to = TRAMPOLINE + next() % (1 << 20);
+                let relative = (to.wrapping_sub(start + at as u64 + 5) as u32).to_le_bytes();
+                let state = next() % STATES;
+                if state > 0 {
+                    text[at] = 0xcc;
+                }
+                if state > 1 {
+                    text[at + 1..at + 5].copy_from_slice(&relative);
+                }
+                if state > 2 {
+                    text[at] = 0xe9;
+                }
+                if state > 3 {
+                    text[call] = 0xcc;
+                }
+            }
+            let found = planned(&dump, &text);
+            for (found, wanted) in found.targets.iter().zip(&plan.targets) {
+                for (found, wanted) in found.sites.iter().zip(&wanted.sites) {
+                    assert_eq!(found, wanted, "{}", dump.name);
+                }
+            }
+            assert_eq!(found, plan, "{}", dump.name);
+        }
+    }
+}

@@ -67,8 +67,9 @@ fn decoding_goes_on_behind_an_optimised_probe() {
 }
 
 #[test]
-fn a_detour_behind_a_modules_text_is_no_part_of_it() {
-    // As in 6.12's generic_perform_write: of `mov 0x44(%r13),%eax` the last two bytes are left.
+fn a_detour_among_a_modules_text_is_no_part_of_it() {
+    // As in 6.12's generic_perform_write: of `mov 0x44(%r13),%eax` the last two bytes are left. /proc/kallsyms goes on to
+    // list the `.init.text` of a module, whose memory is free.
     const MODULE: u64 = 0xffff_ffff_c040_0000;
     let detour = MODULE + 0x1080;
     let call = lead(0xe8, BASE + 7, TARGET);
@@ -76,7 +77,7 @@ fn a_detour_behind_a_modules_text_is_no_part_of_it() {
     let end = BASE + bytes.len() as u64;
     let core = format!("{BASE:x} T _stext\n{BASE:x} t f\n{TARGET:x} T g\n{:x} T _etext\n", TARGET + 64);
     assert!(end < TARGET);
-    let file = format!("{core}{MODULE:x} t m\t[tun]\n");
+    let file = format!("{core}{MODULE:x} t m\t[tun]\n{:x} T tun_init\t[tun]\n", MODULE + 0x15010);
     let symbols = Symbols::parse(file.as_bytes()).unwrap();
     let text = [Text { address: BASE, bytes: &bytes, module: None }];
     let reader = Reader::new(&symbols, &text);
