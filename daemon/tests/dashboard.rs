@@ -81,7 +81,7 @@ fn the_dashboard_keeps_the_conventions() {
     let rows = panels.iter().filter(|panel| panel["type"] == "row").cloned().collect();
     assert_eq!(
         list(&Value::Array(rows), "title"),
-        ["Overview", "Segments", "Cost per kind", "Who", "Agent health"]
+        ["Overview", "Segments", "Cost per kind", "Who", "Zerocopy", "Agent health"]
     );
     let mut ids = BTreeSet::new();
     let mut places = BTreeSet::new();
