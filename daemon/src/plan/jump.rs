@@ -69,13 +69,8 @@ fn body(
         symbols.enclosing(to).is_some_and(thunk)
     };
     let bytes = reader.bytes(function.address, end)?;
-    Body::read(
-        (function.address, bytes),
-        &others?,
-        landings,
-        |to| reader.may_lead(function.address, to),
-        is_thunk,
-    )
+    let is_detour = |to| reader.is_detour(function.address, to);
+    Body::read((function.address, bytes), &others?, landings, is_detour, is_thunk)
 }
 
 fn jump(body: &Body, site: &Site, after: u64, vectors: bool) -> Option<Mechanism> {

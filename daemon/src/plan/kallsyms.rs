@@ -92,7 +92,8 @@ pub fn data(file: &[u8], name: &str) -> Option<u64> {
 
 impl<'a> Symbols<'a> {
     /// Reads `/proc/kallsyms`. Data symbols and the kernel's pseudo-modules (`[bpf]`, `[__builtin__kprobes]`: text
-    /// made at run time) are no functions here: nothing but where they start is kept. A last line without its end is skipped too.
+    /// made at run time) are no functions here: nothing but where they start is kept. A last line without its end is
+    /// skipped.
     pub fn parse(file: &'a [u8]) -> Result<Symbols<'a>, SymbolsError> {
         if u32::try_from(file.len()).is_err() {
             return Err(SymbolsError::Malformed { offset: 0, cause: "more than 4 GiB" });
@@ -258,8 +259,9 @@ impl<'a> Modules<'a> {
             MADE
         } else {
             let number = u16::try_from(self.names.len()).ok().filter(|&number| number != MADE);
+            let number = number.ok_or("more than 65534 modules")?;
             self.names.push(text);
-            number.ok_or("more than 65534 modules")?
+            number
         };
         self.numbers.insert(name, number);
         Ok(number)

@@ -42,16 +42,16 @@ impl Body {
         function: (u64, &[u8]),
         others: &[(u64, &[u8])],
         landings: &Landings,
-        is_known: impl Fn(u64) -> bool,
+        is_detour: impl Fn(u64) -> bool,
         is_thunk: impl Fn(u64) -> bool,
     ) -> Option<Body> {
         let (start, bytes) = function;
         let end = start + bytes.len() as u64;
-        let instructions = decode(start, bytes, &is_known, &is_thunk)?;
+        let instructions = decode(start, bytes, &is_detour, &is_thunk)?;
         let mut reached: BTreeSet<u64> = landings.within(start, end).iter().copied().collect();
         reached.extend(targets(&instructions));
         for &(start, bytes) in others {
-            reached.extend(targets(&decode(start, bytes, &is_known, &is_thunk)?));
+            reached.extend(targets(&decode(start, bytes, &is_detour, &is_thunk)?));
         }
         // Behind a jump or a return comes filler, unless something leads there: then it is a breakpoint.
         if instructions.iter().any(|found| found.code() == Code::Int3 && reached.contains(&found.ip())) {
@@ -96,7 +96,7 @@ impl Body {
 fn decode(
     start: u64,
     bytes: &[u8],
-    is_known: impl Fn(u64) -> bool,
+    is_detour: impl Fn(u64) -> bool,
     is_thunk: impl Fn(u64) -> bool,
 ) -> Option<Vec<Instruction>> {
     let mut instructions: Vec<Instruction> = Vec::with_capacity(bytes.len() / 4);
@@ -114,7 +114,7 @@ fn decode(
             FlowControl::IndirectBranch => return None,
             FlowControl::UnconditionalBranch | FlowControl::ConditionalBranch => {
                 let to = instruction.near_branch_target();
-                if !is_known(to) || is_thunk(to) {
+                if is_detour(to) || is_thunk(to) {
                     return None;
                 }
             }

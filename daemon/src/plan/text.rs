@@ -155,23 +155,23 @@ impl<'a> Reader<'a> {
         entry.is_some_and(|entry| arch::has_ftrace_entry(entry, address, |to| self.is_tracer(address, to)))
     }
 
-    /// Whether a call at a function's entry leads to a tracer: to a trampoline, which no compiler made, or to
+    /// Whether a call at a function's entry leads to a tracer: to a trampoline of its own, or to
     /// `ftrace_caller` and its kin.
     fn is_tracer(&self, from: u64, to: u64) -> bool {
         let tracer = |(symbol, _): (Symbol<'_>, u64)| {
             symbol.name.starts_with("ftrace_") || symbol.name == "__fentry__"
         };
-        !self.may_lead(from, to) || self.symbols.enclosing(to).is_some_and(tracer)
+        self.is_detour(from, to) || self.symbols.enclosing(to).is_some_and(tracer)
     }
 
-    /// Whether a compiler may have made a jump from here to there. The kernel proper leads to no module: what seems
-    /// to is a detour in memory made for a tracer, which may well lie between a module's text and its `.init.text`.
-    pub fn may_lead(&self, from: u64, to: u64) -> bool {
+    /// Whether a jump from here to there is a tracer's, to a copy of what it stands on. The kernel proper leads to no
+    /// module, and the copy may well lie between a module's text and its `.init.text`, which is freed.
+    pub fn is_detour(&self, from: u64, to: u64) -> bool {
         if self.core.contains(&from) {
-            return self.core.contains(&to);
+            return !self.core.contains(&to);
         }
         let after = self.known.partition_point(|range| range.start <= to);
-        self.known[..after].last().is_some_and(|range| to < range.end) && !self.symbols.is_made(to)
+        self.known[..after].last().is_none_or(|range| to >= range.end) || self.symbols.is_made(to)
     }
 
     /// Finds the references in one function.
@@ -289,7 +289,7 @@ impl Walk<'_, '_> {
             Flow::Jump(to)
                 if hit.is_none()
                     && found.length == arch::JUMP
-                    && !self.reader.may_lead(self.function, to) =>
+                    && self.reader.is_detour(self.function, to) =>
             {
                 Step { next: (arch::JUMP, arch::JUMP + arch::LONGEST), hit: None }
             }

@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use super::super::arch_x86_64::{Flow, Function};
+use super::super::arch_x86_64::{Flow, Function, JUMP, LONGEST};
 use super::super::fixture::TRAMPOLINE;
 use super::super::kallsyms::Symbols;
 use super::super::target;
@@ -125,7 +125,7 @@ fn text_that_is_being_patched_gives_the_same_plan() {
             random
         };
         for _ in 0..10 {
-            let mut text = dump.text.clone();
+            let (mut text, mut patched) = (dump.text.clone(), 0);
             for site in plan.targets.iter().flat_map(|target| &target.sites) {
                 let Mechanism::Trap { .. } = site.mechanism else { continue };
                 let function = (site.address - site.offset - start) as usize;
@@ -137,16 +137,17 @@ fn text_that_is_being_patched_gives_the_same_plan() {
                     offset += found.length;
                 }
                 let fits: Vec<usize> =
-                    starts.into_iter().rev().filter(|at| call - at >= 5 && call - at < 16).collect();
+                    starts.into_iter().filter(|at| (JUMP..=LONGEST).contains(&(call - at))).collect();
                 let Some(&at) = fits.get(next() as usize % fits.len().max(1)) else { continue };
                 let to = TRAMPOLINE + next() % (1 << 20);
-                let relative = (to.wrapping_sub(start + at as u64 + 5) as u32).to_le_bytes();
+                let relative = (to.wrapping_sub(start + (at + JUMP) as u64) as u32).to_le_bytes();
                 let state = next() % STATES;
                 if state > 0 {
                     text[at] = 0xcc;
+                    patched += 1;
                 }
                 if state > 1 {
-                    text[at + 1..at + 5].copy_from_slice(&relative);
+                    text[at + 1..at + JUMP].copy_from_slice(&relative);
                 }
                 if state > 2 {
                     text[at] = 0xe9;
@@ -155,13 +156,8 @@ fn text_that_is_being_patched_gives_the_same_plan() {
                     text[call] = 0xcc;
                 }
             }
-            let found = planned(&dump, &text);
-            for (found, wanted) in found.targets.iter().zip(&plan.targets) {
-                for (found, wanted) in found.sites.iter().zip(&wanted.sites) {
-                    assert_eq!(found, wanted, "{}", dump.name);
-                }
-            }
-            assert_eq!(found, plan, "{}", dump.name);
+            assert!(patched > 40, "{}: {patched}", dump.name);
+            assert_eq!(planned(&dump, &text), plan, "{}", dump.name);
         }
     }
 }

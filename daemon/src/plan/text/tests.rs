@@ -83,12 +83,12 @@ fn a_detour_among_a_modules_text_is_no_part_of_it() {
     let reader = Reader::new(&symbols, &text);
     let found = reader.references(&[TARGET]);
     assert_eq!(found.iter().map(|found| found.address - BASE).collect::<Vec<_>>(), [7]);
-    assert!(!reader.may_lead(BASE, detour));
-    assert!(reader.may_lead(MODULE, detour));
+    assert!(reader.is_detour(BASE, detour));
+    assert!(!reader.is_detour(MODULE, detour));
     // Where the kernel tells that the page is its own, modules do not lead there either.
     let file = format!("{file}{:x} t kprobe_optinsn_page\t[__builtin__kprobes]\n", MODULE + 0x1000);
     let symbols = Symbols::parse(file.as_bytes()).unwrap();
-    assert!(!Reader::new(&symbols, &text).may_lead(MODULE, detour));
+    assert!(Reader::new(&symbols, &text).is_detour(MODULE, detour));
 }
 
 #[test]
@@ -117,10 +117,10 @@ fn a_module_among_the_pieces_of_another_hides_none_of_them() {
     let symbols = Symbols::parse(file.as_bytes()).unwrap();
     let reader = Reader::new(&symbols, &[]);
     for offset in [0, 0x8000, 0xf000, 0x10000] {
-        assert!(reader.may_lead(BASE, BASE + offset), "{offset:#x}");
+        assert!(!reader.is_detour(BASE, BASE + offset), "{offset:#x}");
     }
-    assert!(!reader.may_lead(BASE, BASE - 1));
-    assert!(!reader.may_lead(BASE, BASE + 0x12000));
+    assert!(reader.is_detour(BASE, BASE - 1));
+    assert!(reader.is_detour(BASE, BASE + 0x12000));
 }
 
 #[test]
