@@ -21,12 +21,15 @@ use tokio::{
 };
 
 use crate::{
-    allocator, http, metrics,
+    allocator,
+    http::{self, Form, Limits},
+    metrics,
     own::{self, Own},
     privileges,
     probes::{KernelLog, Scope},
     selftest,
-    snapshot::State,
+    snapshot::{Delta, Snapshot, State},
+    top,
     totals::{Rows, Totals},
     tracer::{Modules, Progress, Took, Tracer, TracerError},
 };
@@ -84,7 +87,7 @@ async fn serve(service: Service) -> Result<()> {
     log::info!("serving http://{address}/metrics; attaching");
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = tokio::spawn(http::serve(listener, source, async {
+    let server = tokio::spawn(http::serve(listener, source, Limits::default(), async {
         let _sender_gone = stopped.await;
     }));
     let mut ticks = tokio::time::interval(LOOK);
@@ -184,7 +187,9 @@ struct Served {
 }
 
 impl http::Source for Served {
-    fn metrics(&self) -> Result<Vec<u8>, String> {
+    type Reading = (Snapshot, Own);
+
+    fn read(&self) -> Result<(Snapshot, Own), String> {
         let started = Instant::now();
         let snapshot = self.totals.snapshot();
         let own = Own {
@@ -193,7 +198,16 @@ impl http::Source for Served {
             start: self.start.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             process: own::Process::now(),
         };
-        metrics::encode(&snapshot, &own).map_err(|error| error.to_string())
+        Ok((snapshot, own))
+    }
+
+    fn encode(&self, (snapshot, own): &(Snapshot, Own), form: Form) -> Result<Vec<u8>, String> {
+        let text = || metrics::encode(snapshot, own).map_err(|error| error.to_string());
+        match form {
+            Form::Text => text(),
+            Form::OpenMetrics => metrics::open_metrics(&text()?).map_err(|error| error.to_string()),
+            Form::Json => Ok(format!("{:#}\n", top::json(&Delta(snapshot.clone()))).into_bytes()),
+        }
     }
 
     fn ready(&self) -> Result<(), String> {

@@ -12,6 +12,7 @@ use prometheus::{
     proto,
 };
 
+mod open;
 mod zerocopy;
 
 use crate::{
@@ -22,6 +23,9 @@ use crate::{
 
 /// The media type of what [`encode`] gives.
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// The media type of what [`open_metrics`] gives.
+pub const OPEN_CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Upper bounds of the exported time histogram in nanoseconds: the powers of four from 64 ns to 16.8 ms. Each
 /// is a bound of the kernel side's finer histogram, so that no call is put into a wrong bucket.
@@ -36,6 +40,14 @@ pub fn encode(snapshot: &Snapshot, own: &Own) -> Result<Vec<u8>, prometheus::Err
     let mut text = Vec::new();
     TextEncoder::new().encode(&Exposition { snapshot, own }.collect(), &mut text)?;
     Ok(text)
+}
+
+/// What [`encode`] gave, as OpenMetrics 1.0.
+///
+/// # Errors
+/// That it is no text; what [`encode`] gives is.
+pub fn open_metrics(text: &[u8]) -> Result<Vec<u8>, std::str::Utf8Error> {
+    std::str::from_utf8(text).map(|text| open::metrics(text).into_bytes())
 }
 
 /// The metrics of one snapshot, as constants.

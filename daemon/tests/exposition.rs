@@ -216,3 +216,21 @@ fn the_table_of_names_and_the_collector_agree() {
         assert_eq!(found, metric.labels.iter().copied().collect(), "{name}");
     }
 }
+
+#[test]
+fn open_metrics_has_the_same_samples() {
+    let text = metrics::encode(&snapshot(), &own()).unwrap();
+    let open = String::from_utf8(metrics::open_metrics(&text).unwrap()).unwrap();
+    let samples = |text: &str| -> Vec<String> {
+        text.lines().filter(|line| !line.starts_with('#')).map(String::from).collect()
+    };
+    assert_eq!(samples(&open), samples(&String::from_utf8(text).unwrap()));
+    assert!(open.ends_with("\n# EOF\n") && open.matches("# EOF").count() == 1);
+    // A counter's samples are those of its family, and end in _total.
+    let counters: Vec<&str> = open.lines().filter_map(|line| line.strip_suffix(" counter")).collect();
+    assert_eq!(counters.len(), names::ALL.iter().filter(|metric| metric.kind == Type::Counter).count());
+    for counter in counters {
+        let name = counter.strip_prefix("# TYPE ").unwrap();
+        assert!(open.contains(&format!("\n{name}_total")) && !open.contains(&format!("\n{name} ")), "{name}");
+    }
+}

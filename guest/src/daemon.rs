@@ -4,6 +4,8 @@ use std::{
     fs::{self, File},
     net::{Ipv4Addr, SocketAddr},
     process::{Child, Stdio},
+    sync::Mutex,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -16,6 +18,8 @@ use crate::{
 
 /// An emulated guest on a busy machine attaches a hundred sites in about ten seconds.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// After this a scrape is a new reading.
+pub const FRESH: Duration = Duration::from_millis(1100);
 /// What is promised on 6.12, whose 240 kprobes each take two grace periods.
 const STOPPED: Duration = Duration::from_secs(12);
 
@@ -26,6 +30,7 @@ pub struct Daemon {
     address: SocketAddr,
     log: String,
     started: Instant,
+    scraped: Mutex<Option<Instant>>,
 }
 
 impl Daemon {
@@ -52,7 +57,7 @@ impl Daemon {
             .stderr(file)
             .spawn()
             .expect("the guest has iotrace");
-        Daemon { child, address, log, started: Instant::now() }
+        Daemon { child, address, log, started: Instant::now(), scraped: Mutex::new(None) }
     }
 
     /// Where it serves.
@@ -92,7 +97,7 @@ impl Daemon {
             sites > 0 && scrape.with("iotrace_site_attached", &[("state", "pending")]).count() == 0
         });
         // What is in flight while a site is attached is not counted as lost for a moment more.
-        std::thread::sleep(Duration::from_millis(200));
+        thread::sleep(Duration::from_millis(200));
         took
     }
 
@@ -107,13 +112,18 @@ impl Daemon {
         self.started.elapsed()
     }
 
-    /// What it exports.
+    /// What it exports now, which takes a wait: it reads its totals once in a second.
     ///
     /// # Panics
     /// If it does not answer, or with something that Prometheus could not read.
     pub fn metrics(&self) -> Exposition {
+        let mut scraped = self.scraped.lock().expect("no scrape has panicked");
+        if let Some(last) = *scraped {
+            thread::sleep(FRESH.saturating_sub(last.elapsed()));
+        }
         let answer = http::get(self.address, "/metrics")
             .unwrap_or_else(|error| panic!("no metrics: {error}; {}", self.log()));
+        *scraped = Some(Instant::now());
         assert_eq!(answer.status, 200, "{}", answer.body);
         Exposition::parse(&answer.body).unwrap_or_else(|error| panic!("{error}"))
     }

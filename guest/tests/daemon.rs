@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, thread, time::Duration};
 
 use iotrace_guest::{
     LOAD,
-    daemon::Daemon,
+    daemon::{Daemon, FRESH},
     exposition::Exposition,
     http, in_guest, kernel,
     process::{eventually, iotrace, run, top},
@@ -80,11 +80,13 @@ fn its_own_traffic_is_left_out(daemon: &Daemon) {
         let answer = http::get(daemon.address(), "/metrics").expect("an answer");
         (Exposition::parse(&answer.body).expect("an exposition"), answer.length)
     };
+    thread::sleep(FRESH);
     let (before, mut answers) = scrape();
     let files = kernel::files(daemon.pid());
     for _ in 1..SCRAPES {
         answers += scrape().1;
     }
+    thread::sleep(FRESH);
     let (after, _) = scrape();
     assert_eq!(between(&before.imports(), &after.imports()), BTreeMap::new());
     let request = http::request("/metrics").len() as u64;
