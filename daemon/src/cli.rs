@@ -1,6 +1,6 @@
 //! The command line: what it takes, and what its exit codes mean.
 
-use std::{ffi::OsString, net::SocketAddr, time::Duration};
+use std::{ffi::OsString, time::Duration};
 
 use clap::{
     Args, Parser, Subcommand, ValueEnum,
@@ -8,6 +8,8 @@ use clap::{
     error::ErrorKind,
 };
 use log::LevelFilter;
+
+use crate::listen::Address;
 
 mod bench;
 mod only;
@@ -91,9 +93,10 @@ pub enum Sample {
     after_help = "Exit codes: 0 stopped by a signal, 1 failure, 2 usage error, or nothing can be measured here."
 )]
 pub struct Daemon {
-    /// Where to serve; port 0 takes a free one.
-    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9469", value_parser = listen)]
-    pub listen: SocketAddr,
+    /// Where to serve, also several times: an address, where port 0 takes a free one, or unix:/PATH. Sockets that
+    /// systemd passes take the place of all.
+    #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9469")]
+    pub listen: Vec<Address>,
     /// What to log to standard error.
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = levels())]
     pub log: LevelFilter,
@@ -232,10 +235,6 @@ fn one_line(text: &str) -> String {
     }
 }
 
-fn listen(text: &str) -> Result<SocketAddr, &'static str> {
-    text.parse().map_err(|_| "expected an IP address and a port, such as 127.0.0.1:9469 or [::]:9469")
-}
-
 fn duration(text: &str) -> Result<Duration, &'static str> {
     /// A day.
     const MOST: f64 = 86_400.0;
@@ -270,7 +269,7 @@ mod tests {
     #[test]
     fn defaults_are_safe() {
         let daemon = Daemon {
-            listen: "127.0.0.1:9469".parse().unwrap(),
+            listen: vec!["127.0.0.1:9469".parse().unwrap()],
             log: LevelFilter::Info,
             debug_probes: false,
             no_follow_modules: false,
@@ -344,6 +343,7 @@ mod tests {
             "top ls",
             "daemon --listen localhost",
             "daemon --listen :9469",
+            "daemon --listen unix:x",
             "daemon --log loud",
             "daemon --top-k 0",
             "top --top-k 1001",

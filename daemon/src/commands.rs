@@ -53,7 +53,7 @@ pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
     let scope = Scope { filter, follow: false, diagnose: options.debug_probes };
     // What the self-test does may be left out by what the user chose.
     let selftest = !options.no_selftest && scope.filter == Filter::default();
-    let (listen, rows) = (options.listen, Rows::Heaviest(options.top_k));
+    let (listen, rows) = (options.listen.clone(), Rows::Heaviest(options.top_k));
     daemon::run(Service { listen, scope, modules, rows, selftest })?;
     Ok(ExitCode::SUCCESS)
 }

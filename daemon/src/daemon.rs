@@ -2,7 +2,6 @@
 
 use std::{
     collections::BTreeMap,
-    net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -15,7 +14,6 @@ use anyhow::{Context as _, Result, ensure};
 use sd_notify::NotifyState;
 use tokio::{
     io::{Interest, unix::AsyncFd},
-    net::TcpListener,
     runtime,
     signal::unix::{SignalKind, signal},
 };
@@ -23,6 +21,7 @@ use tokio::{
 use crate::{
     allocator,
     http::{self, Form, Limits},
+    listen::{Address, Listener},
     metrics,
     own::{self, Own},
     privileges,
@@ -41,7 +40,7 @@ const LOOK: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub struct Service {
     /// Where to serve.
-    pub listen: SocketAddr,
+    pub listen: Vec<Address>,
     /// What to count.
     pub scope: Scope,
     /// Which modules' sites to probe.
@@ -68,12 +67,7 @@ async fn serve(service: Service) -> Result<()> {
     // Before anything slow: a port in use is told at once, and a signal at any time ends in order.
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
-    let listener = TcpListener::bind(listen).await.with_context(|| {
-        format!(
-            "cannot listen on {listen}; is another iotrace daemon running? choose an address with --listen"
-        )
-    })?;
-    let address = listener.local_addr().context("cannot tell the address listened on")?;
+    let listeners = listeners(&listen)?;
 
     let mut tracer = Tracer::start(scope, modules, rows)?;
     privileges::drop_all();
@@ -84,10 +78,15 @@ async fn serve(service: Service) -> Result<()> {
     let start = Arc::new(Mutex::new(stages(&tracer.took)));
     let source =
         Served { totals: Arc::clone(&tracer.totals), ready: Arc::clone(&ready), start: Arc::clone(&start) };
-    log::info!("serving http://{address}/metrics; attaching");
+    for listener in &listeners {
+        match listener.address().context("cannot tell the address listened on")? {
+            Address::Tcp(address) => log::info!("serving http://{address}/metrics; attaching"),
+            file @ Address::Unix(_) => log::info!("serving /metrics at {file}; attaching"),
+        }
+    }
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = tokio::spawn(http::serve(listener, source, Limits::default(), async {
+    let server = tokio::spawn(http::serve(listeners, source, Limits::default(), async {
         let _sender_gone = stopped.await;
     }));
     let mut ticks = tokio::time::interval(LOOK);
@@ -116,6 +115,22 @@ async fn serve(service: Service) -> Result<()> {
     server.await.context("the HTTP server panicked")?;
     tracer.stop();
     Ok(())
+}
+
+/// The sockets that systemd passes, or else those asked for.
+fn listeners(addresses: &[Address]) -> Result<Vec<Listener>> {
+    let passed = Listener::passed().context("cannot serve on what systemd passes")?;
+    if !passed.is_empty() {
+        return Ok(passed);
+    }
+    let bind = |address| {
+        Listener::bind(address).with_context(|| {
+            format!(
+                "cannot listen on {address}; is another iotrace daemon running? choose an address with --listen"
+            )
+        })
+    };
+    addresses.iter().map(bind).collect()
 }
 
 /// Tests what is counted, on a thread of its own; it has no privileges, as this one.

@@ -1,6 +1,13 @@
 //! The HTTP server: metrics, the totals as JSON and health, nothing else. The only module that knows the HTTP stack.
 
-use std::{collections::VecDeque, future::Future, io, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    future::{Future, poll_fn},
+    io,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use axum::{
     Router,
@@ -18,13 +25,16 @@ use hyper_util::{
     service::TowerToHyperService,
 };
 use tokio::{
-    net::{TcpListener, TcpStream},
+    io::{AsyncRead, AsyncWrite},
     sync::watch,
     task::{AbortHandle, JoinSet},
     time::{sleep, timeout},
 };
 
-use crate::metrics;
+use crate::{
+    listen::{Listener, Stream},
+    metrics,
+};
 
 mod accept;
 mod page;
@@ -84,7 +94,7 @@ pub trait Source: Send + Sync + 'static {
 
 /// Serves until `shutdown` is done, and then for at most a second more.
 pub async fn serve(
-    listener: TcpListener,
+    listeners: Vec<Listener>,
     source: impl Source,
     limits: Limits,
     shutdown: impl Future<Output = ()>,
@@ -97,21 +107,24 @@ pub async fn serve(
     loop {
         let accepted = tokio::select! {
             () = &mut shutdown => break,
-            accepted = listener.accept() => accepted,
+            accepted = poll_fn(|context| accept(&listeners, context)) => accepted,
             Some(_) = connections.join_next() => {
                 oldest_first.retain(|connection| !connection.is_finished());
                 continue;
             }
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok(stream) => {
                 // An answer is a matter of milliseconds: the oldest is one that idles, or sends or reads slowly. So
                 // that nobody keeps others out by holding connections open.
                 while oldest_first.len() >= limits.connections {
                     oldest_first.pop_front().inspect(AbortHandle::abort);
                 }
-                let serving = connection(stream, router.clone(), limits, ended.clone());
-                oldest_first.push_back(connections.spawn(serving));
+                let (router, ended) = (router.clone(), ended.clone());
+                oldest_first.push_back(match stream {
+                    Stream::Tcp(stream) => connections.spawn(connection(stream, router, limits, ended)),
+                    Stream::Unix(stream) => connections.spawn(connection(stream, router, limits, ended)),
+                });
             }
             Err(error) if is_the_clients(&error) => {}
             Err(error) => {
@@ -120,8 +133,14 @@ pub async fn serve(
             }
         }
     }
-    drop((listener, ended, end));
+    drop((listeners, ended, end));
     while connections.join_next().await.is_some() {}
+}
+
+/// The next connection of any of them.
+fn accept(listeners: &[Listener], context: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+    let ready = listeners.iter().map(|listener| listener.poll_accept(context)).find(Poll::is_ready);
+    ready.unwrap_or(Poll::Pending)
 }
 
 fn is_the_clients(error: &io::Error) -> bool {
@@ -129,7 +148,12 @@ fn is_the_clients(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-async fn connection(stream: TcpStream, router: Router, limits: Limits, mut ended: watch::Receiver<()>) {
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    router: Router,
+    limits: Limits,
+    mut ended: watch::Receiver<()>,
+) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)

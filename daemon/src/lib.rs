@@ -16,6 +16,7 @@ pub mod daemon;
 pub mod filter;
 pub mod http;
 pub mod kernel;
+pub mod listen;
 pub mod measure;
 pub mod metrics;
 pub mod names;

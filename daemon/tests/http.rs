@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use iotrace::http::{Form, Limits, Source, serve};
+use iotrace::{
+    http::{Form, Limits, Source, serve},
+    listen::Listener,
+};
 use proptest::prelude::*;
 
 #[derive(Clone, Default)]
@@ -62,7 +65,6 @@ impl Server {
 
     fn start_with(limits: Limits) -> Server {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        listener.set_nonblocking(true).unwrap();
         let address = listener.local_addr().unwrap();
         let source = Fixed::default();
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
@@ -70,8 +72,8 @@ impl Server {
         let thread = thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-                serve(listener, served, limits, async { drop(stopped.await) }).await;
+                let listener = Listener::of(listener.into()).unwrap();
+                serve(vec![listener], served, limits, async { drop(stopped.await) }).await;
             });
         });
         Server { address, source, stop: Some(stop), thread: Some(thread) }

@@ -20,7 +20,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("iced_x86", &["plan/arch_x86_64.rs", "plan/run_x86_64.rs"]),
     ("clap", &["cli.rs", "cli/"]),
     ("caps", &["privileges.rs"]),
-    ("sd_notify", &["daemon.rs"]),
+    ("sd_notify", &["daemon.rs", "listen.rs"]),
+    ("socket2", &["listen.rs"]),
     ("iotrace_load", &["bench/", "cli.rs", "cli/", "commands.rs", "selftest.rs", "selftest/"]),
 ];
 
@@ -30,10 +31,11 @@ const MODULES: &[(&str, &[&str])] = &[
     ("bench", &["cli", "kernel", "measure", "probes", "selftest", "snapshot", "tracer"]),
     ("cgroups", &["printable"]),
     ("check", &["snapshot"]),
-    ("cli", &[]),
+    ("cli", &["listen"]),
     ("filter", &["cgroups", "cli", "pids", "printable"]),
-    ("http", &["metrics"]),
+    ("http", &["listen", "metrics"]),
     ("kernel", &["plan"]),
+    ("listen", &[]),
     ("allocator", &[]),
     ("metrics", &["names", "own", "snapshot"]),
     ("names", &[]),

@@ -3,7 +3,10 @@
 
 use std::{collections::BTreeMap, fs};
 
-use iotrace::cli::{Cli, Command};
+use iotrace::{
+    cli::{Cli, Command},
+    listen::Address,
+};
 
 type Unit = BTreeMap<(String, String), String>;
 
@@ -23,8 +26,13 @@ fn parse(text: &str) -> Unit {
     unit
 }
 
+fn read(name: &str) -> Unit {
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/");
+    parse(&fs::read_to_string(folder.to_owned() + name).unwrap())
+}
+
 fn unit() -> Unit {
-    parse(&fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../packaging/iotrace.service")).unwrap())
+    read("iotrace.service")
 }
 
 fn service<'a>(unit: &'a Unit, key: &str) -> Option<&'a str> {
@@ -37,12 +45,21 @@ fn it_starts_the_daemon() {
     let command = service(&unit, "ExecStart").unwrap();
     assert!(command.starts_with("/usr/bin/iotrace "));
     let cli = Cli::read(command.split_whitespace()).unwrap();
-    assert!(matches!(cli.command, Command::Daemon(daemon) if daemon.listen.ip().is_loopback()));
+    assert!(matches!(cli.command, Command::Daemon(daemon)
+        if matches!(daemon.listen[..], [Address::Tcp(address)] if address.ip().is_loopback())));
     for (key, value) in [("Type", "notify"), ("Restart", "on-failure"), ("TimeoutStopSec", "15")] {
         assert_eq!(service(&unit, key), Some(value), "{key}");
     }
     // The exit code for "nothing can be measured".
     assert_eq!(service(&unit, "RestartPreventExitStatus"), Some(iotrace::cli::NOTHING.to_string().as_str()));
+}
+
+#[test]
+fn its_socket_is_where_the_daemon_would_serve() {
+    let unit = read("iotrace.socket");
+    let stream: Address = unit[&("Socket".to_owned(), "ListenStream".to_owned())].parse().unwrap();
+    let Command::Daemon(daemon) = Cli::read(["iotrace", "daemon"]).unwrap().command else { panic!("daemon") };
+    assert_eq!(daemon.listen, [stream]);
 }
 
 #[test]
