@@ -1,8 +1,14 @@
 //! How soon a daemon is of use.
 
-use std::time::Duration;
+use std::{
+    net::{TcpListener, TcpStream},
+    os::fd::OwnedFd,
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
 
-use iotrace_guest::{daemon::Daemon, http, in_guest, kernel, timed};
+use iotrace_guest::{IOTRACE, daemon::Daemon, http, in_guest, kernel, process::eventually, timed};
 
 #[test]
 fn ready_within_four_seconds() {
@@ -18,7 +24,7 @@ fn ready_within_four_seconds() {
         "{major}.{minor}: ready in {ready:?} with {counting} sites, {pending} to come; all in {attached:?}"
     );
     assert!(counting > 0, "ready without a site");
-    for path in ["/", "/-/healthy", "/-/ready"] {
+    for path in ["/", "/v1/snapshot", "/-/healthy", "/-/ready"] {
         assert_eq!(http::get(daemon.address(), path).expect("an answer").status, 200, "{path}");
     }
     assert_eq!(http::get(daemon.address(), "/nothing").expect("an answer").status, 404);
@@ -28,4 +34,27 @@ fn ready_within_four_seconds() {
     if timed() {
         assert!(ready < Duration::from_secs(4), "ready in {ready:?}");
     }
+}
+
+#[test]
+fn what_is_asked_before_the_start_waits_for_it() {
+    let _alone = in_guest();
+    let listener = TcpListener::bind("127.0.0.1:19474").expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    // As systemd: a scrape that comes before the daemon is in the socket's queue.
+    let scrape = thread::spawn(move || http::get(address, "/-/healthy"));
+    let script = "LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" daemon --no-selftest --listen 127.0.0.1:19475 3<&0";
+    let mut daemon = Command::new("sh")
+        .args(["-c", script, IOTRACE])
+        .stdin(Stdio::from(OwnedFd::from(listener)))
+        .spawn()
+        .expect("the guest has a shell");
+    assert_eq!(scrape.join().expect("no panic").expect("an answer").status, 200);
+    let ready = || http::get(address, "/-/ready").is_ok_and(|answer| answer.status == 200);
+    assert!(eventually(Duration::from_secs(120), ready), "not ready");
+    // What systemd passes takes the place of --listen.
+    assert!(TcpStream::connect("127.0.0.1:19475").is_err());
+    // SAFETY: only sends a signal; the child is not reaped yet, so the number is its own.
+    unsafe { libc::kill(daemon.id().cast_signed(), libc::SIGTERM) };
+    assert!(daemon.wait().expect("a child of ours").success());
 }
