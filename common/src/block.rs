@@ -4,6 +4,7 @@ use crate::{
     import::{ImportRecord, Path},
     iter::IterRecord,
     lost::LostRecord,
+    site::FENTRIES,
     who::{SLOTS, Slot},
 };
 
@@ -11,6 +12,12 @@ use crate::{
 pub const ROWS: usize = 64;
 /// Pairs of a function and a kind at most, as a power of two: 31 functions and 10 kinds make 310.
 pub const PAIRS: usize = 512;
+
+/// Sites of walkers whose calls are counted one by one, as a power of two; [`FENTRIES`] of them belong to the functions that
+/// are probed by fentry. Sites for which there is no number left share [`UNNUMBERED`].
+pub const NUMBERS: usize = 256;
+/// The number of sites without one of their own.
+pub const UNNUMBERED: u16 = FENTRIES as u16;
 
 /// What one CPU counts.
 #[repr(C)]
@@ -33,6 +40,8 @@ pub struct Block {
     pub takers: u64,
     /// Fills the cache line.
     pub pad: [u64; 6],
+    /// Calls of walkers that have returned, by the number of the site, also those that no filter lets through. They wrap.
+    pub passes: [u32; NUMBERS],
     /// Walkers, by row.
     pub iters: [IterRecord; ROWS],
 }

@@ -63,6 +63,11 @@ impl Value {
         Value { mode: ARGUMENT, narrow: false, base: position, add: 0 }
     }
 
+    /// The number of a site: see [`crate::block::Block::passes`].
+    pub const fn number(number: u16) -> Value {
+        Value { mode: CONSTANT, narrow: false, base: 0, add: number as i16 }
+    }
+
     const fn packed(self) -> u64 {
         let add = (self.add as u64) & 0x3fff;
         (self.mode & 3) as u64 | (self.narrow as u64) << 2 | ((self.base & 15) as u64) << 3 | add << 7
@@ -93,7 +98,7 @@ pub struct What {
     pub arguments: u8,
     /// For a walker, the `struct iov_iter *`; for an import, `fast_segs`.
     pub iter: Value,
-    /// For a walker, the byte count; for an import, `nr_segs`.
+    /// For a walker, the byte count, and behind its call [`Value::number`]; for an import, `nr_segs`.
     pub count: Value,
 }
 

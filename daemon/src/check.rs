@@ -87,7 +87,8 @@ impl CheckReport {
             summary.sites += 1;
             *match probe.state {
                 State::Attached => &mut summary.attached,
-                State::Pending => &mut summary.pending,
+                // Nothing is closed while all is attached.
+                State::Pending | State::Closed => &mut summary.pending,
                 State::Failed => &mut summary.failed,
                 State::Unavailable => &mut summary.unavailable,
             } += 1;

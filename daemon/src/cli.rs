@@ -30,7 +30,7 @@ pub const NOTHING: u8 = 2;
 ///
 /// Counts the segments of every import_iovec and times every call that walks an iov_iter, by the kind of the
 /// iterator, on a stock kernel.
-#[derive(Clone, Debug, PartialEq, Eq, Parser)]
+#[derive(Clone, Debug, PartialEq, Parser)]
 #[command(name = "iotrace", version, max_term_width = 100, disable_help_subcommand = true)]
 pub struct Cli {
     /// What to do.
@@ -39,7 +39,7 @@ pub struct Cli {
 }
 
 /// What to do.
-#[derive(Clone, Debug, PartialEq, Eq, Subcommand)]
+#[derive(Clone, Debug, PartialEq, Subcommand)]
 pub enum Command {
     /// Serve metrics to Prometheus until stopped.
     ///
@@ -88,7 +88,7 @@ pub enum Sample {
 }
 
 /// Options of `iotrace daemon`.
-#[derive(Clone, Debug, PartialEq, Eq, Args)]
+#[derive(Clone, Debug, PartialEq, Args)]
 #[command(
     after_help = "Exit codes: 0 stopped by a signal, 1 failure, 2 usage error, or nothing can be measured here."
 )]
@@ -109,6 +109,16 @@ pub struct Daemon {
     /// Do not test at the start, with a few calls on every path, whether they count right.
     #[arg(long)]
     pub no_selftest: bool,
+    /// How much of each processor the probes of calls that walk an iterator may take, in percent.
+    ///
+    /// Where they would take more, the busiest places are probed for a quarter of a second now and then, and what passed
+    /// them meanwhile is estimated; with --no-follow-modules they are left alone from then on. Imports are counted at all
+    /// times.
+    #[arg(long, value_name = "PERCENT", default_value = "0.5", value_parser = percent)]
+    pub overhead_budget: f64,
+    /// Keep no overhead budget: every call is counted and timed.
+    #[arg(long, conflicts_with = "overhead_budget")]
+    pub exact: bool,
     /// How many processes have rows of their own, the heaviest of late.
     #[arg(long, value_name = "N", default_value_t = ROWS, value_parser = only::rows())]
     pub top_k: usize,
@@ -247,6 +257,12 @@ fn duration(text: &str) -> Result<Duration, &'static str> {
     if duration.is_zero() { Err(EXPECTED) } else { Ok(duration) }
 }
 
+fn percent(text: &str) -> Result<f64, &'static str> {
+    const EXPECTED: &str = "expected percent of a processor, more than 0 and at most 100";
+    let percent: f64 = text.parse().map_err(|_| EXPECTED)?;
+    if percent > 0.0 && percent <= 100.0 { Ok(percent) } else { Err(EXPECTED) }
+}
+
 fn levels() -> impl clap::builder::TypedValueParser<Value = LevelFilter> {
     PossibleValuesParser::new(["off", "error", "warn", "info", "debug", "trace"])
         .map(|level| level.parse().unwrap_or(LevelFilter::Info))
@@ -274,6 +290,8 @@ mod tests {
             debug_probes: false,
             no_follow_modules: false,
             no_selftest: false,
+            overhead_budget: 0.5,
+            exact: false,
             top_k: 50,
             only: Only::default(),
         };
@@ -346,6 +364,10 @@ mod tests {
             "daemon --listen unix:x",
             "daemon --log loud",
             "daemon --top-k 0",
+            "daemon --overhead-budget 0",
+            "daemon --overhead-budget nan",
+            "daemon --overhead-budget 100.1",
+            "daemon --overhead-budget 1 --exact",
             "top --top-k 1001",
             "top -p 0",
             "top -p x",

@@ -54,7 +54,8 @@ pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
     // What the self-test does may be left out by what the user chose.
     let selftest = !options.no_selftest && scope.filter == Filter::default();
     let (listen, rows) = (options.listen.clone(), Rows::Heaviest(options.top_k));
-    daemon::run(Service { listen, scope, modules, rows, selftest })?;
+    let budget = (!options.exact).then_some(options.overhead_budget / 100.0);
+    daemon::run(Service { listen, scope, modules, rows, selftest, budget })?;
     Ok(ExitCode::SUCCESS)
 }
 

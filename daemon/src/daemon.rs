@@ -49,6 +49,8 @@ pub struct Service {
     pub rows: Rows,
     /// Whether to test at the start what is counted.
     pub selftest: bool,
+    /// The share of each processor that the probes of walkers may take; `None` for any.
+    pub budget: Option<f64>,
 }
 
 /// Runs until SIGTERM or SIGINT.
@@ -63,13 +65,13 @@ pub fn run(service: Service) -> Result<()> {
 }
 
 async fn serve(service: Service) -> Result<()> {
-    let Service { listen, scope, modules, rows, selftest } = service;
+    let Service { listen, scope, modules, rows, selftest, budget } = service;
     // Before anything slow: a port in use is told at once, and a signal at any time ends in order.
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
     let listeners = listeners(&listen)?;
 
-    let mut tracer = Tracer::start(scope, modules, rows)?;
+    let mut tracer = Tracer::start(scope, modules, rows, budget)?;
     privileges::drop_all();
     if let Some(log) = tracer.log.take() {
         tokio::spawn(forward(log));

@@ -220,6 +220,23 @@ impl Facts {
     }
 }
 
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+/// CPUs that work now; 1 where the kernel does not tell.
+pub fn online_cpus() -> u32 {
+    count(&fs::read_to_string(ONLINE).unwrap_or_default()).max(1)
+}
+
+/// CPUs of a list such as `0-3,8`.
+fn count(list: &str) -> u32 {
+    let ranges = list.trim().split(',').filter_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<u32>().ok()?, last.parse::<u32>().ok()?);
+        Some(last.checked_sub(first)?.saturating_add(1))
+    });
+    ranges.fold(0, u32::saturating_add)
+}
+
 /// One more than the highest CPU in a list such as `0-3,8`.
 fn possible_cpus(list: &str) -> u32 {
     let highest = list.trim().split([',', '-']).filter_map(|number| number.parse::<u32>().ok()).max();

@@ -8,12 +8,14 @@
 pub mod allocator;
 pub mod arch;
 pub mod bench;
+pub mod calibration;
 pub mod cgroups;
 pub mod check;
 pub mod cli;
 pub mod commands;
 pub mod daemon;
 pub mod filter;
+pub mod governor;
 pub mod http;
 pub mod kernel;
 pub mod listen;

@@ -113,7 +113,7 @@ impl Measure {
     /// site is no error here: see [`Measure::probes`].
     pub fn start(scope: Scope) -> Result<Measure> {
         let mut runner = Runner::new()?;
-        let tracer = Tracer::start(scope, Modules::Follow, Rows::All)?;
+        let tracer = Tracer::start(scope, Modules::Follow, Rows::All, None)?;
         let attached = runner.runtime.block_on(async {
             tokio::select! {
                 () = runner.signals.any() => false,

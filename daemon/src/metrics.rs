@@ -12,6 +12,7 @@ use prometheus::{
     proto,
 };
 
+mod governed;
 mod open;
 mod zerocopy;
 
@@ -73,6 +74,7 @@ impl Collector for Exposition<'_> {
             zerocopy,
             self.processes(),
             self.sites(),
+            governed::families(self),
             self.itself(),
             self.process(),
         ];

@@ -3,6 +3,7 @@
 use std::{
     collections::VecDeque,
     os::fd::{AsFd as _, AsRawFd, OwnedFd, RawFd},
+    sync::Arc,
     thread,
 };
 
@@ -14,7 +15,10 @@ use aya::{
     },
 };
 use aya_log::EbpfLogger;
-use iotrace_common::site::{self, FENTRIES, SYSCALLS, SiteSet};
+use iotrace_common::{
+    block::Block,
+    site::{self, FENTRIES, SYSCALLS, SiteSet},
+};
 
 use crate::{
     filter::Filter,
@@ -24,6 +28,7 @@ use crate::{
 };
 
 mod attach;
+mod close;
 #[cfg(test)]
 mod contract;
 mod handovers;
@@ -35,10 +40,12 @@ mod refusal;
 mod states;
 mod zerocopy;
 
+use close::{CLOSED, Numbers};
 use job::{Job, Kprobe, jobs};
 use load::{Types, kprobe, raw_trace_point};
 use refusal::{explain, refused};
 
+pub use close::OpenSite;
 pub use handovers::{Handovers, Waiter};
 pub use load::{Prepared, Records};
 pub use programs::Programs;
@@ -80,6 +87,11 @@ pub struct Probes {
     syscall_sites: Shared<site::Site>,
     syscalls: usize,
     held: Vec<Held>,
+    /// Sites that are closed: their turn was, and they are not probed now.
+    closed: Vec<Job>,
+    numbers: Numbers,
+    blocks: Arc<Shared<Block>>,
+    cpus: usize,
     tracepoints: Vec<RawTracePointLink>,
     /// What watches TCP without copies, as long as it is not attached.
     zerocopy: Option<Zerocopy>,
@@ -143,7 +155,12 @@ impl Probes {
 
     /// Attaches the next site. A site that the kernel refuses is so marked, and the others go on.
     pub fn attach_next(&mut self) {
-        let Some(mut job) = self.jobs.pop_front() else { return };
+        let Some(job) = self.jobs.pop_front() else { return };
+        self.attach(job);
+    }
+
+    fn attach(&mut self, mut job: Job) {
+        self.numbers.give(&mut job);
         let attached = match job.site.mechanism {
             Mechanism::Trap { .. } => self.kprobes(&job),
             Mechanism::Jump { after, .. } => self.kprobes(&job).or_else(|reason| {
@@ -152,7 +169,7 @@ impl Probes {
                 self.states.trap(job.row, &job.site);
                 self.kprobes(&job)
             }),
-            Mechanism::Fentry => self.fentry(&job),
+            Mechanism::Fentry => self.fentry(&mut job),
             Mechanism::Fexit => self.fexit(&job),
             Mechanism::Unavailable { .. } => return,
         };
@@ -164,6 +181,7 @@ impl Probes {
             Err(reason) => {
                 log::debug!("{}: {reason}", job.site.name());
                 self.states.set(job.row, State::Failed, reason);
+                self.numbers.take_back(&job);
             }
         }
     }
@@ -182,7 +200,20 @@ impl Probes {
             log::debug!("{}: its module is gone", job.site.name());
             drop(links);
             self.forget(&job);
+            self.numbers.take_back(&job);
         }
+        self.closed.retain_mut(|closed| {
+            let Some(place) = jobs.iter().position(|job| job.is_same_site(closed)) else {
+                self.numbers.take_back(closed);
+                return false;
+            };
+            closed.row = jobs.remove(place).row;
+            if matches!(closed.site.mechanism, Mechanism::Trap { .. }) {
+                states.trap(closed.row, &closed.site);
+            }
+            states.set(closed.row, State::Closed, CLOSED.into());
+            true
+        });
         for held in &mut self.held {
             if let Some(place) = jobs.iter().position(|job| job.is_same_site(&held.job)) {
                 held.job.row = jobs.remove(place).row;
@@ -219,12 +250,13 @@ impl Probes {
         Ok(links)
     }
 
-    fn fentry(&mut self, job: &Job) -> Result<Vec<Link>, String> {
+    fn fentry(&mut self, job: &mut Job) -> Result<Vec<Link>, String> {
         let number = self.fentries;
         if number >= FENTRIES {
             return Err(format!("more than {FENTRIES} functions to probe by fentry"));
         }
         self.fentries += 1;
+        job.number = number as u16;
         self.fentry_sites.set(number, site::Site { address: job.site.address, what: job.what().packed() });
         let exit = self.exit(&format!("iter_exit_{number}"), &job.site.symbol)?;
         let entry = self.entry(&format!("iter_entry_{number}"), &job.site.symbol)?;

@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use iotrace_common::{import::SEGMENT_BUCKETS, iter::NANOS_BUCKETS};
 use serde::{Deserialize, Serialize};
 
+mod governed;
 mod process;
 mod zerocopy;
 
+pub use governed::{Governed, IMPORT, Passed};
 pub use process::Process;
 pub use zerocopy::{Counted as ZerocopyCounted, Zerocopy};
 
@@ -31,6 +33,9 @@ pub struct Snapshot {
     /// Of the paths that the self-test took, whether they count right.
     #[serde(default)]
     pub verified: BTreeMap<String, bool>,
+    /// The overhead budget; absent where none is kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub governed: Option<Governed>,
     /// Every target's sites and their state.
     pub probes: Vec<Probe>,
 }
@@ -136,6 +141,8 @@ pub enum State {
     Failed,
     /// The plan left it out.
     Unavailable,
+    /// Its probes are detached for now, or for good, to keep to the overhead budget.
+    Closed,
 }
 
 impl State {
@@ -146,6 +153,7 @@ impl State {
             State::Attached => "attached",
             State::Failed => "failed",
             State::Unavailable => "unavailable",
+            State::Closed => "closed",
         }
     }
 }
@@ -182,6 +190,9 @@ impl Delta {
         }
         for (reason, events) in &mut delta.lost {
             *events = events.saturating_sub(earlier.lost.get(reason).copied().unwrap_or(0));
+        }
+        if let Some((now, before)) = delta.governed.as_mut().zip(earlier.governed.as_ref()) {
+            now.subtract(before);
         }
         delta.zerocopy.subtract(&earlier.zerocopy);
         delta.processes = process::difference(&earlier.processes, &later.processes);
@@ -292,6 +303,16 @@ mod tests {
                 Process { comm: Process::OTHER.into(), imports: 2 * scale, ..Process::default() },
             ],
             verified: BTreeMap::new(),
+            governed: Some(Governed {
+                budget: 0.01,
+                costs: BTreeMap::from([(IMPORT.into(), 1e-7)]),
+                seconds: scale as f64,
+                functions: BTreeMap::from([(
+                    "copy_to_iter".into(),
+                    Passed { seen: scale as f64, estimated: 2.0 * scale as f64 },
+                )]),
+                gave_up: false,
+            }),
             probes: vec![Probe {
                 target: "import_iovec".into(),
                 site: "vfs_readv+0xcf".into(),

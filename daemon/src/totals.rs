@@ -20,7 +20,7 @@ use iotrace_common::{
 use crate::{
     probes::{Programs, Records, States, Waiter},
     shared::Shared,
-    snapshot::{Import, Iter, Probe, Snapshot, Zerocopy},
+    snapshot::{Governed, Import, Iter, Probe, Snapshot, Zerocopy},
     who::Book,
 };
 
@@ -53,6 +53,7 @@ pub struct Totals {
     maps: BTreeMap<String, u64>,
     attribution: Mutex<Attribution>,
     verified: Mutex<BTreeMap<String, bool>>,
+    governed: Mutex<Option<Governed>>,
     since: Instant,
 }
 
@@ -60,7 +61,6 @@ impl Totals {
     /// Of these records, from now on.
     pub fn of(records: Records, rows: Rows) -> Totals {
         let Records { blocks, zerocopy, handovers, cpus, functions, kinds, states, programs, maps } = records;
-        let blocks = Arc::new(blocks);
         let book = match rows {
             Rows::All => Book::of_all(cpus, kinds.clone()),
             Rows::Heaviest(most) => Book::of_heaviest(cpus, kinds.clone(), most),
@@ -78,6 +78,7 @@ impl Totals {
             maps,
             attribution,
             verified,
+            governed: Mutex::default(),
             since: Instant::now(),
         }
     }
@@ -99,6 +100,7 @@ impl Totals {
             zerocopy: self.zerocopy(),
             processes,
             verified: self.verified.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            governed: self.governed.lock().unwrap_or_else(PoisonError::into_inner).clone(),
             lost: Lost::ALL.iter().map(|&reason| (reason.name().to_owned(), self.lost(reason))).collect(),
             probes: self.probes(),
         }
@@ -139,6 +141,11 @@ impl Totals {
     /// Notes which paths the self-test found to count right, and which not.
     pub fn verified(&self, paths: BTreeMap<String, bool>) {
         *self.verified.lock().unwrap_or_else(PoisonError::into_inner) = paths;
+    }
+
+    /// Notes what the probes cost so far.
+    pub fn governed(&self, governed: Governed) {
+        *self.governed.lock().unwrap_or_else(PoisonError::into_inner) = Some(governed);
     }
 
     /// To be waited on until there is something to drain.

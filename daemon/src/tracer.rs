@@ -15,11 +15,16 @@ use thiserror::Error;
 
 use crate::{
     allocator,
+    governor::TICK,
     kernel::{self, Facts, KernelError},
     privileges,
     probes::{KernelLog, Prepared, Probes, ProbesError, Scope},
     totals::{Rows, Totals},
 };
+
+mod budget;
+
+use budget::{Measured, Wanted};
 
 /// Why nothing can be traced; each with what to do.
 #[derive(Debug, Error)]
@@ -79,12 +84,19 @@ pub enum Progress {
 }
 
 impl Tracer {
-    /// Reads the running kernel, loads the kernel side, and begins to attach, hot sites first.
+    /// Reads the running kernel, loads the kernel side, and begins to attach, hot sites first. With a budget, a share of each
+    /// processor, sites of walkers are closed where they would cost more.
     ///
     /// # Errors
     /// Why nothing can be traced here.
-    pub fn start(scope: Scope, modules: Modules, rows: Rows) -> Result<Tracer, TracerError> {
+    pub fn start(
+        scope: Scope,
+        modules: Modules,
+        rows: Rows,
+        budget: Option<f64>,
+    ) -> Result<Tracer, TracerError> {
         let started = Instant::now();
+        let budget = budget.map(Wanted::new);
         // Reading the symbols keeps the kernel busy on one CPU, reading the types this process on another.
         let preparing = thread::spawn(Prepared::new);
         let facts = Facts::read()?;
@@ -95,6 +107,9 @@ impl Tracer {
         // What aya prepared meanwhile and had not done by then belongs to the loading.
         let took = Took { read: facts.read, plan: facts.planned, load: started.elapsed() - known };
         log::debug!("{took:?}");
+        let totals = Arc::new(Totals::of(records, rows));
+        drain(&totals).map_err(TracerError::Thread)?;
+        let budget = budget.and_then(Wanted::measured).map(|measured| (measured, Arc::clone(&totals)));
         let (report, progress) = mpsc::channel();
         let (wake, sleeping) = mpsc::channel();
         let stop = Arc::new(AtomicBool::new(false));
@@ -102,11 +117,9 @@ impl Tracer {
         let thread = thread::Builder::new()
             .name("attach".into())
             .spawn(move || {
-                attach(probes, &report, &stopped, modules, &sleeping);
+                attach(probes, &report, &stopped, modules, &sleeping, budget);
             })
             .map_err(TracerError::Thread)?;
-        let totals = Arc::new(Totals::of(records, rows));
-        drain(&totals).map_err(TracerError::Thread)?;
         Ok(Tracer { totals, log, took, progress, stop, wake, thread })
     }
 
@@ -160,9 +173,11 @@ fn attach(
     stop: &AtomicBool,
     modules: Modules,
     sleeping: &mpsc::Receiver<()>,
+    budget: Option<(Measured, Arc<Totals>)>,
 ) {
     let mut seen = kernel::modules();
     let mut hot = true;
+    let (mut measured, mut budget) = (budget, None);
     loop {
         while let Some(rank) = probes.next_rank() {
             if hot && rank != 0 {
@@ -186,15 +201,32 @@ fn attach(
         probes.rest();
         allocator::give_back();
         let _gone = report.send(Progress::All);
+        if let Some((measured, totals)) = measured.take() {
+            budget = measured.keep(&probes, totals, modules == Modules::Follow);
+        }
+        let mut looked = Instant::now();
         while probes.next_rank().is_none() {
-            if sleeping.recv_timeout(MODULES) != Err(RecvTimeoutError::Timeout) {
+            let pause = if budget.is_some() { TICK } else { MODULES };
+            if sleeping.recv_timeout(pause) != Err(RecvTimeoutError::Timeout) {
                 return probes.detach();
             }
+            if let Some(budget) = &mut budget {
+                budget.tick(&mut probes);
+            }
+            if looked.elapsed() < MODULES {
+                continue;
+            }
+            looked = Instant::now();
             let now = kernel::modules();
             if modules == Modules::Follow && now != seen {
                 seen = now;
                 match Facts::read() {
-                    Ok(facts) => probes.renew(&facts.plan),
+                    Ok(facts) => {
+                        probes.renew(&facts.plan);
+                        if let Some(budget) = &mut budget {
+                            budget.forget(&probes);
+                        }
+                    }
                     Err(error) => log::warn!("modules have changed, and their sites are not known: {error}"),
                 }
                 allocator::give_back();

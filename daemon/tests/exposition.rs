@@ -161,6 +161,28 @@ fn sites_lost_and_windows_round_trip() {
 }
 
 #[test]
+fn the_budget_round_trips_and_is_absent_where_there_is_none() {
+    let mut snapshot = snapshot();
+    snapshot.probes[0].state = State::Closed;
+    let read = series(&text(&snapshot));
+    let closed = |(key, value): &(&(String, Labels), &f64)| {
+        key.1.get("state").is_some_and(|it| it == "closed") && **value == 0.0
+    };
+    assert_eq!(read.iter().filter(closed).count(), 1);
+    let get = |name: &str, label, value| read[&(name.to_owned(), labels([(label, value)]))];
+    assert_eq!(get("iotrace_iter_passes_total", "function", "copy_to_iter"), 10_014.0);
+    assert_eq!(get("iotrace_iter_passes_estimated_total", "function", "copy_to_iter"), 250_014.0);
+    assert_eq!(get("iotrace_overhead_seconds_total", "instrument", "time"), 0.125);
+    let imports: u64 = snapshot.imports.iter().map(|row| row.calls()).sum();
+    let cost = get("iotrace_probe_cost_seconds", "mechanism", "import");
+    assert_eq!(get("iotrace_overhead_seconds_total", "instrument", "count"), cost * imports as f64);
+    assert_eq!(read[&("iotrace_overhead_budget_processors".to_owned(), Labels::new())], 0.02);
+    let none = series(&text(&Snapshot { governed: None, ..snapshot }));
+    let ours = ["iotrace_iter_passes", "iotrace_overhead", "iotrace_probe_cost"];
+    assert!(none.keys().all(|(name, _)| ours.iter().all(|ours| !name.starts_with(ours))));
+}
+
+#[test]
 fn what_the_daemon_takes_round_trips() {
     let (own, series) = (own(), series(&text(&snapshot())));
     for (map, bytes) in &own.maps {

@@ -22,17 +22,22 @@ const CRATES: &[(&str, &[&str])] = &[
     ("caps", &["privileges.rs"]),
     ("sd_notify", &["daemon.rs", "listen.rs"]),
     ("socket2", &["listen.rs"]),
-    ("iotrace_load", &["bench/", "cli.rs", "cli/", "commands.rs", "selftest.rs", "selftest/"]),
+    (
+        "iotrace_load",
+        &["bench/", "calibration.rs", "cli.rs", "cli/", "commands.rs", "selftest.rs", "selftest/"],
+    ),
 ];
 
 /// A module, and the only modules of this crate it may name besides itself. What is not listed composes.
 const MODULES: &[(&str, &[&str])] = &[
     ("arch", &[]),
     ("bench", &["cli", "kernel", "measure", "probes", "selftest", "snapshot", "tracer"]),
+    ("calibration", &[]),
     ("cgroups", &["printable"]),
     ("check", &["snapshot"]),
     ("cli", &["listen"]),
     ("filter", &["cgroups", "cli", "pids", "printable"]),
+    ("governor", &[]),
     ("http", &["listen", "metrics"]),
     ("kernel", &["plan"]),
     ("listen", &[]),
@@ -50,7 +55,10 @@ const MODULES: &[(&str, &[&str])] = &[
     ("snapshot", &[]),
     ("top", &["snapshot"]),
     ("totals", &["pids", "probes", "shared", "snapshot", "who"]),
-    ("tracer", &["kernel", "allocator", "privileges", "probes", "totals"]),
+    (
+        "tracer",
+        &["allocator", "calibration", "governor", "kernel", "privileges", "probes", "snapshot", "totals"],
+    ),
     ("who", &["cgroups", "printable", "snapshot"]),
 ];
 

@@ -5,6 +5,7 @@ use aya_ebpf::{
     programs::{FEntryContext, FExitContext, ProbeContext},
 };
 use iotrace_common::{
+    block::{Block, NUMBERS},
     flight::Flight,
     iter::{COUNTED, NANOS_BUCKETS, ONE, nanos_bucket, walked},
     lost::Lost,
@@ -39,7 +40,20 @@ pub fn returned(ctx: &ProbeContext) {
     }
     let now = now(&call);
     let Some(site) = site(ctx) else { return };
-    leave::<Alone>(site, call, regs.result(), now);
+    let Some(block) = block() else { return };
+    // SAFETY: a map value of this CPU; nothing on it can interrupt this program to pass here.
+    unsafe { *passes(block, site.count().add as u16) += 1 };
+    leave::<Alone>(block, site, call, regs.result(), now);
+}
+
+/// How often a site was passed.
+///
+/// # Safety
+/// `block` must be a value of the map.
+#[inline(always)]
+unsafe fn passes(block: *mut Block, number: u16) -> *mut u32 {
+    // SAFETY: the mask keeps the number within the array.
+    unsafe { (&raw mut (*block).passes).cast::<u32>().add(usize::from(number) & (NUMBERS - 1)) }
 }
 
 /// Now, if the call is timed.
@@ -62,8 +76,7 @@ fn enter(key: u64, iter: u64, bytes: u64) {
 
 /// Counts a call that has returned: what it was, what it did and how long it took.
 #[inline(always)]
-fn leave<A: Add>(site: Packed, call: Flight, result: u64, now: u64) {
-    let Some(block) = block() else { return };
+fn leave<A: Add>(block: *mut Block, site: Packed, call: Flight, result: u64, now: u64) {
     // SAFETY: a map value of this CPU.
     let Some(slot) = (unsafe { mine(block) }) else { return };
     let asked = call.asked;
@@ -140,7 +153,10 @@ fn exit(ctx: &FExitContext, number: u32) {
     }
     let now = now(&call);
     let Some(site) = fentry_site(number) else { return };
-    leave::<Shared>(site, call, slot(ctx, site.arguments()), now);
+    let Some(block) = block() else { return };
+    // SAFETY: a map value of this CPU.
+    unsafe { Shared::add_word(passes(block, number as u16), 1) };
+    leave::<Shared>(block, site, call, slot(ctx, site.arguments()), now);
 }
 
 /// A pair of programs for each function probed by fentry: such a program knows its function only when it is

@@ -34,12 +34,13 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts it on this port of loopback, without its self-test: nothing but what a test does is counted.
+    /// Starts it on this port of loopback, without its self-test and without a budget: all that a test does is counted, and
+    /// nothing else.
     ///
     /// # Panics
     /// If it cannot be started.
     pub fn start(port: u16) -> Daemon {
-        Daemon::start_with(port, &["--no-selftest"])
+        Daemon::start_with(port, &["--no-selftest", "--exact"])
     }
 
     /// Starts it on this port of loopback with more options.

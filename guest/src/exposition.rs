@@ -53,6 +53,16 @@ impl Exposition {
         count(self.with(name, labels).map(|sample| sample.value).sum())
     }
 
+    /// The value of the only sample with this name and these labels.
+    ///
+    /// # Panics
+    /// If there is none, or more than one.
+    pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
+        let values: Vec<f64> = self.with(name, labels).map(|sample| sample.value).collect();
+        let [value] = values[..] else { panic!("{name} {labels:?}: {values:?}") };
+        value
+    }
+
     /// The values of a label.
     pub fn values(&self, name: &str, label: &str) -> Vec<&str> {
         let values = self.with(name, &[]).filter_map(|sample| sample.labels.get(label));

@@ -130,7 +130,7 @@ fn nothing_is_left_of_a_call_whatever_happens_in_it() {
     let _alone = in_guest();
     let _left_by_another_run = fs::remove_file(PAUSED);
     symlink(LOAD, PAUSED).expect("the guest's /tmp can be written");
-    let mut daemon = Daemon::start_with(19_480, &["--no-selftest", "--comm", "paused"]);
+    let mut daemon = Daemon::start_with(19_480, &["--no-selftest", "--exact", "--comm", "paused"]);
     println!("attached after {:?}", daemon.attached());
     for (work, done_of_each) in [
         // A page fault that takes its time.

@@ -120,7 +120,7 @@ fn sites_come_and_go_with_their_module() {
         "this test needs a guest with the module tun, as by `cargo xtask vm --module tun`"
     );
     busybox(&["rmmod", "tun"]);
-    let mut daemon = Daemon::start_with(19_490, &["--no-selftest"]);
+    let mut daemon = Daemon::start_with(19_490, &["--no-selftest", "--exact"]);
     println!("attached after {:?}", daemon.attached());
     assert_eq!(sites(&daemon.metrics()), BTreeMap::new());
     for round in 1..=2 {

@@ -167,8 +167,10 @@ fn who_does_not_count_is_not_counted() {
     let mut other = waiting(&format!("{} readv --count 400 --segments 5", named("beside")), 0, &beside);
     let (pid, user) = (chosen.id().to_string(), USER.to_string());
     let filters = [["--pid", &pid], ["--user", &user]];
-    let [mut by_pid, mut by_user] = [(19_481, filters[0]), (19_482, filters[1])]
-        .map(|(port, [option, value])| Daemon::start_with(port, &["--no-selftest", option, value]));
+    let [mut by_pid, mut by_user] =
+        [(19_481, filters[0]), (19_482, filters[1])].map(|(port, [option, value])| {
+            Daemon::start_with(port, &["--no-selftest", "--exact", option, value])
+        });
     println!("attached after {:?} and {:?}", by_pid.attached(), by_user.attached());
     File::create("/tmp/go").expect("the guest's /tmp can be written");
     ends_well(&mut chosen);
@@ -295,7 +297,7 @@ fn resident(pid: u32) -> u64 {
 #[test]
 fn the_heaviest_have_rows_however_many_there_are() {
     let _alone = in_guest();
-    let mut daemon = Daemon::start_with(19_485, &["--no-selftest", "--top-k", "2"]);
+    let mut daemon = Daemon::start_with(19_485, &["--no-selftest", "--exact", "--top-k", "2"]);
     println!("attached after {:?}", daemon.attached());
     let busy = Busy::start(&[["first", "readv"], ["second", "writev"], ["third", "preadv"]]);
     let mut before = Exposition::default();

@@ -78,7 +78,7 @@ fn bytes_are_those_of_getsockopt() {
 #[test]
 fn the_daemon_exports_it() {
     let _alone = in_guest();
-    let mut daemon = Daemon::start_with(19_481, &["--no-selftest"]);
+    let mut daemon = Daemon::start_with(19_481, &["--no-selftest", "--exact"]);
     daemon.attached();
     let script = command("--sender zerocopy --map");
     assert_eq!(run(std::process::Command::new("sh").args(["-c", &script]), LIMIT).code, 0);

@@ -39,8 +39,12 @@ pub fn measure(peers: bool) -> Result<Value> {
         calls.row("nothing", load, || Ok((load.measure()?, String::new())));
     }
     calls.empty(&sites);
-    calls.ours("iotrace", &["--no-selftest"], &Load::ALL);
-    calls.ours("iotrace, other processes chosen", &["--no-selftest", "--comm", "nobody"], &Load::ALL);
+    calls.ours("iotrace", &["--no-selftest", "--exact"], &Load::ALL);
+    calls.ours(
+        "iotrace, other processes chosen",
+        &["--no-selftest", "--exact", "--comm", "nobody"],
+        &Load::ALL,
+    );
     if peers {
         for peer in PEERS {
             calls.row(peer.name, Load::Import, || Ok((peer.measure(Load::Import)?, String::new())));

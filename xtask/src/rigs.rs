@@ -50,6 +50,7 @@ pub const RIGS: &[Rig] = &[
             Test { name: "memory", ignored: false, on: &["6.12"] },
             Test { name: "interrupted", ignored: false, on: &["5.10", "6.12"] },
             Test { name: "modules", ignored: false, on: &["5.10", "6.12"] },
+            Test { name: "budget", ignored: false, on: &["5.10", "7.3"] },
             // They take minutes, and run on what has least else to do.
             Test { name: "bench", ignored: false, on: &["7.3"] },
             Test { name: "zerocopy", ignored: false, on: &["6.1"] },
@@ -143,6 +144,7 @@ mod tests {
     fn runs(rig: &str, series: &str) -> Vec<(String, bool)> {
         let built = [
             "bench",
+            "budget",
             "churn",
             "daemon",
             "hostile",
@@ -170,7 +172,13 @@ mod tests {
         let run = |name: &str, ignored| (name.to_owned(), ignored);
         assert_eq!(
             runs("two processors", "7.3"),
-            [run("who", false), run("bench", false), run("daemon", false), run("top", false)]
+            [
+                run("who", false),
+                run("budget", false),
+                run("bench", false),
+                run("daemon", false),
+                run("top", false)
+            ]
         );
         assert_eq!(
             runs("two processors", "6.1"),
@@ -192,6 +200,7 @@ mod tests {
                 "memory",
                 "interrupted",
                 "modules",
+                "budget",
                 "bench",
                 "zerocopy",
                 "lockdown",

@@ -100,8 +100,11 @@ fn host_refuses(iotrace: &Path) -> Result<Option<String>> {
 fn on_host(folder: &Path, port: u16, seconds: Option<u64>) -> Result<ExitCode> {
     let iotrace = folder.join("iotrace");
     let mut daemon = workspace::as_root(&iotrace);
-    let mut daemon =
-        Ending(daemon.args(["daemon", "--no-selftest", "--listen", &format!("127.0.0.1:{port}")]).spawn()?);
+    let mut daemon = Ending(
+        daemon
+            .args(["daemon", "--no-selftest", "--exact", "--listen", &format!("127.0.0.1:{port}")])
+            .spawn()?,
+    );
     let mut load = Command::new(folder.join("iotrace-load"));
     let _load = Ending(load.args(["mix", "--seconds", "30"]).spawn().context("cannot start the workload")?);
     workspace::run(workspace::as_root(&iotrace).args(["top", "-d", "5"]))?;
@@ -135,7 +138,7 @@ fn in_guest(kernel: &str, port: u16, seconds: Option<u64>) -> Result<ExitCode> {
         seconds.map_or_else(|| "while :; do sleep 3600; done".into(), |seconds| format!("sleep {seconds}"));
     let guest = Guest {
         script: format!(
-            "iotrace daemon --no-selftest --listen 0.0.0.0:{PORT} &\n\
+            "iotrace daemon --no-selftest --exact --listen 0.0.0.0:{PORT} &\n\
              until wget -q -O /dev/null http://127.0.0.1:{PORT}/-/ready 2>/dev/null; do sleep 0.1; done\n\
              (while :; do iotrace-load mix --seconds 10; done) >/dev/null &\n\
              iotrace top -d 5 || exit\n\

@@ -1,6 +1,7 @@
 //! From the plan to what the kernel side needs to know: sites in attach order, and its tables.
 
 use iotrace_common::{
+    block::UNNUMBERED,
     iter::{COUNTED, ONE},
     site::{self, Packed, SiteSet, Value, What},
 };
@@ -16,6 +17,8 @@ pub(super) struct Job {
     /// For a walker the number of its function.
     pub function: u8,
     pub instrument: Instrument,
+    /// For a walker the number under which its calls are counted, see `Block::passes` of the common crate.
+    pub number: u16,
 }
 
 impl Job {
@@ -40,7 +43,8 @@ pub(super) fn jobs(plan: &Plan, functions: &[String]) -> Vec<Job> {
         let function = functions.iter().position(|name| *name == target.function).unwrap_or_default() as u8;
         for site in &target.sites {
             if !matches!(site.mechanism, Mechanism::Unavailable { .. }) {
-                jobs.push(Job { row, site: site.clone(), function, instrument: target.instrument });
+                let (site, instrument) = (site.clone(), target.instrument);
+                jobs.push(Job { row, site, function, instrument, number: UNNUMBERED });
             }
             row += 1;
         }
@@ -76,16 +80,20 @@ impl Job {
         };
         let kprobe = |program, address, what: What| Kprobe { program, address, what: what.packed() };
         let what = self.what();
+        let behind = match self.instrument {
+            Instrument::Count => what,
+            Instrument::Time => What { count: Value::number(self.number), ..what },
+        };
         match self.site.mechanism {
             Mechanism::Trap { after } => {
                 let at = |argument: Value| abi(argument.base);
                 let at_call = What { iter: at(what.iter), count: at(what.count), ..what };
-                vec![kprobe(returned, after, what), kprobe(call, self.site.address, at_call)]
+                vec![kprobe(returned, after, behind), kprobe(call, self.site.address, at_call)]
             }
             Mechanism::Jump { before, after, iter, count } => {
                 let there = What { iter, count, ..what };
                 match before {
-                    Some(before) => vec![kprobe(returned, after, what), kprobe(call, before, there)],
+                    Some(before) => vec![kprobe(returned, after, behind), kprobe(call, before, there)],
                     None if count.mode == site::ARGUMENT => vec![kprobe("import_vector", after, there)],
                     None => vec![kprobe("import_done", after, there)],
                 }
@@ -185,6 +193,16 @@ mod tests {
     }
 
     #[test]
+    fn behind_a_walkers_call_its_number_is_known() {
+        let plan = plan();
+        let mut job = jobs(&plan, &functions(&plan)).remove(0);
+        job.number = 255;
+        let kprobes = job.kprobes();
+        assert_eq!((kprobes[0].program, kprobes[0].what.count().add), ("iter_return", 255));
+        assert_eq!((kprobes[1].program, kprobes[1].what.count().mode), ("iter_call", site::REGISTER));
+    }
+
+    #[test]
     fn hot_sites_come_first_and_know_their_rows() {
         let plan = plan();
         let jobs = jobs(&plan, &functions(&plan));
@@ -210,6 +228,7 @@ mod tests {
                 site: site(address, 0, Mechanism::Trap { after: address + 5 }),
                 function: 0,
                 instrument: Instrument::Count,
+                number: UNNUMBERED,
             })
             .collect();
         let bits = site_table_bits(&jobs, 4);

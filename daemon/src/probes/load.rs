@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     os::fd::AsFd as _,
+    sync::Arc,
     thread::{self, JoinHandle},
 };
 
@@ -21,6 +22,7 @@ use iotrace_common::{
 use super::{
     OBJECT, Probes, ProbesError, Programs, Scope, States,
     attach::kprobe_type,
+    close::Numbers,
     handovers::Handovers,
     job::{functions, jobs, kind_index, site_table_bits},
     maps,
@@ -52,7 +54,7 @@ const OTHER_FILES: u64 = 2048;
 #[derive(Debug)]
 pub struct Records {
     /// CPU.
-    pub blocks: Shared<Block>,
+    pub blocks: Arc<Shared<Block>>,
     /// CPU.
     pub zerocopy: Shared<ZerocopyRecord>,
     /// What slots held when another process took them.
@@ -224,8 +226,9 @@ impl Probes {
         states.set_others(super::zerocopy::rows(&facts.zerocopy));
         let handovers = ebpf.take_map("HANDOVERS").ok_or(ProbesError::Missing("HANDOVERS"))?;
         let handovers = RingBuf::try_from(handovers).map_err(|error| refused(&error))?;
+        let blocks = Arc::new(share(&ebpf, "BLOCKS", cpus, false)?);
         let records = Records {
-            blocks: share(&ebpf, "BLOCKS", cpus, false)?,
+            blocks: Arc::clone(&blocks),
             zerocopy: share(&ebpf, "ZEROCOPY", cpus, false)?,
             handovers: Handovers::of(handovers),
             cpus,
@@ -250,6 +253,10 @@ impl Probes {
             fentries: 0,
             syscalls: 0,
             held: Vec::new(),
+            closed: Vec::new(),
+            numbers: Numbers::default(),
+            blocks,
+            cpus,
             tracepoints: Vec::new(),
             zerocopy: Some(facts.zerocopy.clone()),
             others: Vec::new(),

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, env, fs, path::PathBuf, time::Duration};
 
 use iotrace::{
     own::{self, Own},
-    snapshot::{Import, Iter, Probe, Process, Snapshot, State, Zerocopy},
+    snapshot::{Governed, Import, Iter, Passed, Probe, Process, Snapshot, State, Zerocopy},
 };
 use iotrace_common::{
     import::{MAX_SEGMENTS, Path, SEGMENT_BUCKETS, segment_bucket},
@@ -177,6 +177,15 @@ pub fn snapshot() -> Snapshot {
             fell_back: 38,
         },
         processes: processes(),
+        governed: Some(Governed {
+            budget: 0.02,
+            costs: [("import", 120e-9), ("jump", 300e-9), ("trap", 700e-9)]
+                .map(|(mechanism, cost)| (mechanism.to_owned(), cost))
+                .into(),
+            seconds: 0.125,
+            functions: [("copy_to_iter".to_owned(), Passed { seen: 10_014.0, estimated: 250_014.0 })].into(),
+            gave_up: false,
+        }),
         verified: [("readv".to_owned(), true), ("vmsplice".to_owned(), false)].into(),
         probes: vec![
             probe("import_iovec", "vfs_readv+0xcf", "trap", State::Attached, ""),
