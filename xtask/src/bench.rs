@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
 use crate::kernel::Kernel;
@@ -46,11 +46,10 @@ pub struct Options {
 
 /// Runs the command.
 pub fn command(options: &Options) -> Result<ExitCode> {
-    if options.wall {
-        ensure!(
-            qemu::kvm_may_work(),
-            "KVM does not work here, and times in an emulated guest say nothing; nothing was measured"
-        );
+    if options.wall
+        && let Some(missing) = qemu::kvm_missing()
+    {
+        bail!("no KVM, and times in an emulated guest say nothing: {missing}");
     }
     tools::ensure()?;
     setup::guest_tools()?;

@@ -171,12 +171,28 @@ impl Drop for Scratch {
 /// Whether it is worth a try: the device is ours to open, the processor can do it, and it has not failed here
 /// before.
 pub fn kvm_may_work() -> bool {
+    kvm_missing().is_none()
+}
+
+/// What KVM lacks here, and what to do about it.
+pub fn kvm_missing() -> Option<String> {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let device = File::options().read(true).write(true).open("/dev/kvm").map(drop);
+    let broken = workspace::guests().join("kvm-broken");
+    missing(&processor, device, broken.exists().then_some(&*broken))
+}
+
+fn missing(processor: &str, device: io::Result<()>, broken: Option<&Path>) -> Option<String> {
     let flags = processor.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
-    let capable = flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm");
-    capable
-        && File::options().read(true).write(true).open("/dev/kvm").is_ok()
-        && !workspace::guests().join("kvm-broken").exists()
+    if !flags.split_whitespace().any(|flag| flag == "vmx" || flag == "svm") {
+        return Some(
+            "the processor shows no vmx or svm: switch virtualization on, or nested in a guest".into(),
+        );
+    }
+    if let Err(error) = device {
+        return Some(format!("/dev/kvm: {error}: load kvm_intel or kvm_amd, or join the group kvm"));
+    }
+    broken.map(|path| format!("a guest did not come up before: remove {} to try again", path.display()))
 }
 
 fn boot(
@@ -352,5 +368,19 @@ mod tests {
         assert_eq!(exit_code("up\r\nexit 255\r\n"), Some(255));
         assert_eq!(exit_code("up\n"), None);
         assert_eq!(exit_code("exit 256\n"), None);
+    }
+
+    #[test]
+    fn what_kvm_lacks_is_told() {
+        let processor = "processor : 0\nflags : fpu vmx sse\n";
+        let lacks =
+            |processor, device, broken: Option<&str>| missing(processor, device, broken.map(Path::new));
+        assert_eq!(lacks(processor, Ok(()), None), None);
+        let told = |found: Option<String>, word: &str| {
+            found.is_some_and(|found| found.contains(word) && !found.contains('\n'))
+        };
+        assert!(told(lacks("flags : fpu vmxx\n", Ok(()), None), "vmx or svm"));
+        assert!(told(lacks(processor, Err(io::ErrorKind::NotFound.into()), None), "/dev/kvm"));
+        assert!(told(lacks(processor, Ok(()), Some("/t/kvm-broken")), "/t/kvm-broken"));
     }
 }
