@@ -11,6 +11,7 @@ use crate::{
     load::Load,
     peers::PEERS,
     places::{OPTIMIZED, Place, Site, sites},
+    planning,
 };
 
 /// Where the daemon serves.
@@ -19,6 +20,9 @@ const PORT: u16 = 9469;
 const AFTERMATH: Duration = Duration::from_secs(1);
 /// Where the walk of [`Load::Walk`] is, whatever the walker.
 const WALKS_IN: &str = "filemap_read";
+/// A function on the way of each of these loads. iotrace itself has fentry or fexit on the last two.
+const WHOLE: [(Load, &str); 3] =
+    [(Load::Import, FUNCTION), (Load::Splice, "__x64_sys_vmsplice"), (Load::Peek, "simple_copy_to_iter")];
 /// The call of the import in [`Load::Import`].
 const IMPORT: (&str, &str) = ("import_iovec", FUNCTION);
 
@@ -34,12 +38,13 @@ struct Calls {
 pub fn measure(peers: bool) -> Result<Value> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").context("no release")?;
     let sites = sites()?;
+    let mut once = planning::measure()?;
     let mut calls = Calls { rows: Vec::new() };
     for load in Load::ALL {
         calls.row("nothing", load, || Ok((load.measure()?, String::new())));
     }
     calls.empty(&sites);
-    calls.ours("iotrace", &["--no-selftest", "--exact"], &Load::ALL);
+    once.extend(calls.ours("iotrace", &["--no-selftest", "--exact"], &Load::ALL));
     calls.ours(
         "iotrace, other processes chosen",
         &["--no-selftest", "--exact", "--comm", "nobody"],
@@ -51,7 +56,7 @@ pub fn measure(peers: bool) -> Result<Value> {
         }
     }
     calls.row("nothing, at the end", Load::Import, || Ok((Load::Import.measure()?, String::new())));
-    Ok(json!({ "release": release.trim(), "rows": calls.rows }))
+    Ok(json!({ "release": release.trim(), "rows": calls.rows, "once": once }))
 }
 
 impl Calls {
@@ -69,17 +74,23 @@ impl Calls {
 
     /// Programs that do nothing, at the places where iotrace's are.
     fn empty(&mut self, sites: &[Site]) {
-        self.row("empty fentry", Load::Import, || {
-            let mut empty = Empty::new()?;
-            empty.fentry()?;
-            Ok((Load::Import.measure()?, FUNCTION.into()))
-        });
-        self.row("empty fentry and fexit", Load::Import, || {
-            let mut empty = Empty::new()?;
-            empty.fentry()?;
-            empty.fexit()?;
-            Ok((Load::Import.measure()?, FUNCTION.into()))
-        });
+        for (load, function) in WHOLE {
+            let mut row = |name: &str, entry: bool, exit: bool| {
+                self.row(name, load, || {
+                    let mut empty = Empty::new()?;
+                    if entry {
+                        empty.fentry(function)?;
+                    }
+                    if exit {
+                        empty.fexit(function)?;
+                    }
+                    Ok((load.measure()?, function.into()))
+                });
+            };
+            row("empty fentry", true, false);
+            row("empty fexit", false, true);
+            row("empty fentry and fexit", true, true);
+        }
         let entry = Place { function: FUNCTION.into(), offset: 0 };
         self.kprobe("empty kprobe, function entry", Load::Import, || Ok(vec![entry]), false);
         let import = |places: fn(&Site) -> Vec<Place>| {
@@ -118,11 +129,17 @@ impl Calls {
         });
     }
 
-    /// The daemon, with all that it does.
-    fn ours(&mut self, name: &str, options: &[&str], loads: &[Load]) {
+    /// The daemon, with all that it does. Returns what its start took.
+    fn ours(&mut self, name: &str, options: &[&str], loads: &[Load]) -> Vec<Value> {
         let mut daemon = Daemon::start_with(PORT, options);
         daemon.attached();
         thread::sleep(OPTIMIZED);
+        let start = daemon.metrics();
+        let start = ["read", "plan", "load"].map(|stage| {
+            let seconds: f64 =
+                start.with("iotrace_start_seconds", &[("stage", stage)]).map(|sample| sample.value).sum();
+            json!({"row": format!("start of the daemon, {stage}"), "instructions": (seconds * 1e9).round()})
+        });
         for load in loads {
             self.row(name, *load, || {
                 let before = daemon.metrics();
@@ -139,5 +156,6 @@ impl Calls {
         }
         daemon.end(libc::SIGTERM);
         thread::sleep(AFTERMATH);
+        start.into()
     }
 }

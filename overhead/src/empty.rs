@@ -12,7 +12,7 @@ use crate::places::{OPTIMIZED, Place};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/empty"));
 
-/// The function that an empty fentry is attached to.
+/// The function of the load `import` that an empty fentry is attached to, and that other tracers trace.
 pub const FUNCTION: &str = "vfs_readv";
 
 /// The programs; detached when dropped.
@@ -27,24 +27,24 @@ impl Empty {
         Ok(Empty(Ebpf::load(OBJECT).context("the empty programs cannot be loaded")?))
     }
 
-    /// At the entry of [`FUNCTION`].
+    /// At the entry of a function.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn fentry(&mut self) -> Result<()> {
+    pub fn fentry(&mut self, function: &str) -> Result<()> {
         let program: &mut FEntry = self.0.program_mut("empty_fentry").context("no program")?.try_into()?;
-        program.load(FUNCTION, &Btf::from_sys_fs()?)?;
+        program.load(function, &Btf::from_sys_fs()?)?;
         program.attach()?;
         Ok(())
     }
 
-    /// At the exit of [`FUNCTION`].
+    /// At the exit of a function.
     ///
     /// # Errors
     /// What the kernel says.
-    pub fn fexit(&mut self) -> Result<()> {
+    pub fn fexit(&mut self, function: &str) -> Result<()> {
         let program: &mut FExit = self.0.program_mut("empty_fexit").context("no program")?.try_into()?;
-        program.load(FUNCTION, &Btf::from_sys_fs()?)?;
+        program.load(function, &Btf::from_sys_fs()?)?;
         program.attach()?;
         Ok(())
     }

@@ -1,6 +1,15 @@
 //! The loads, and how many instructions one call of each takes.
 
-use std::{ffi::CStr, io, time::Duration};
+use std::{
+    ffi::CStr,
+    fs::File,
+    io::{self, Write as _},
+    os::{
+        fd::{AsRawFd as _, FromRawFd as _, OwnedFd},
+        unix::net::UnixStream,
+    },
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result, bail};
 use clap::ValueEnum;
@@ -21,11 +30,15 @@ pub enum Load {
     Both,
     /// `pread(2)` of 64 bytes of a file in memory: a walk, and no import.
     Walk,
+    /// `vmsplice(2)` of one empty segment: an import in a function of which only the whole can be probed.
+    Splice,
+    /// `recv(2)` of 64 bytes that stay in a socket: a walk from a function that is itself probed as a whole.
+    Peek,
 }
 
 impl Load {
     /// All of them.
-    pub const ALL: [Load; 3] = [Load::Import, Load::Both, Load::Walk];
+    pub const ALL: [Load; 5] = [Load::Import, Load::Both, Load::Walk, Load::Splice, Load::Peek];
 
     /// Its name in tables.
     pub const fn name(self) -> &'static str {
@@ -33,31 +46,33 @@ impl Load {
             Load::Import => "import",
             Load::Both => "both",
             Load::Walk => "walk",
+            Load::Splice => "splice",
+            Load::Peek => "peek",
         }
     }
 
-    fn open(self) -> Result<i32> {
-        let open = |path: &CStr| {
-            // SAFETY: the path ends with a zero.
-            unsafe { libc::open(path.as_ptr(), libc::O_RDONLY) }
-        };
-        let file = match self {
-            Load::Import => open(c"/dev/null"),
-            Load::Both => open(c"/dev/zero"),
+    /// What it calls upon, and what must stay open as long.
+    fn open(self) -> Result<[OwnedFd; 2]> {
+        let device = |path| Ok::<OwnedFd, io::Error>(File::open(path)?.into());
+        let files = match self {
+            Load::Import => [device("/dev/null")?, device("/dev/null")?],
+            Load::Both => [device("/dev/zero")?, device("/dev/null")?],
             Load::Walk => {
-                let file = in_memory();
-                let content = [1u8; 4096];
-                // SAFETY: the buffer is as long as is said.
-                if file >= 0 && unsafe { libc::write(file, content.as_ptr().cast(), content.len()) } != 4096 {
-                    bail!("cannot write a file in memory: {}", io::Error::last_os_error());
-                }
-                file
+                let mut file = in_memory()?;
+                file.write_all(&[1; 4096]).context("cannot write a file in memory")?;
+                [file.into(), device("/dev/null")?]
+            }
+            Load::Splice => {
+                let (reader, writer) = io::pipe()?;
+                [writer.into(), reader.into()]
+            }
+            Load::Peek => {
+                let (reader, mut writer) = UnixStream::pair()?;
+                writer.write_all(&[1; BYTES])?;
+                [reader.into(), writer.into()]
             }
         };
-        if file < 0 {
-            return Err(io::Error::last_os_error()).context("cannot open what the load reads");
-        }
-        Ok(file)
+        Ok(files)
     }
 
     /// Nanoseconds for a call; instructions where guest time is that.
@@ -65,16 +80,20 @@ impl Load {
     /// # Errors
     /// If the calls do not do what they should.
     pub fn measure(self) -> Result<f64> {
-        let file = self.open()?;
+        let files = self.open().context("cannot open what the load calls upon")?;
+        let file = files[0].as_raw_fd();
         let mut buffer = [0u8; BYTES];
         let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: BYTES };
-        let expected = if self == Load::Import { 0 } else { BYTES as isize };
+        let empty = libc::iovec { iov_len: 0, ..vector };
+        let expected = if matches!(self, Load::Import | Load::Splice) { 0 } else { BYTES as isize };
         let once = || {
             // SAFETY: the vector is one buffer of this length, which nothing else uses.
             unsafe {
                 match self {
                     Load::Import | Load::Both => libc::readv(file, &raw const vector, 1),
                     Load::Walk => libc::pread(file, vector.iov_base, BYTES, 0),
+                    Load::Splice => libc::vmsplice(file, &raw const empty, 1, 0),
+                    Load::Peek => libc::recv(file, vector.iov_base, BYTES, libc::MSG_PEEK),
                 }
             }
         };
@@ -88,26 +107,36 @@ impl Load {
             }
             best = best.min((now() - started).as_nanos() as f64 / f64::from(CALLS));
         }
-        // SAFETY: our own descriptor, used no more.
-        unsafe { libc::close(file) };
         Ok(best)
     }
 }
 
 /// A new file in the page cache alone: of a ramfs, which is read as those of disks are (`filemap_read`); without the
 /// right to mount one, of a tmpfs, which has a function of its own.
-fn in_memory() -> i32 {
+fn in_memory() -> Result<File> {
+    const FOLDER: &CStr = c"/ramfs";
     // SAFETY: the names end with a zero.
-    unsafe {
-        libc::mkdir(c"/ramfs".as_ptr(), 0o700);
-        let mounted =
-            libc::mount(c"none".as_ptr(), c"/ramfs".as_ptr(), c"ramfs".as_ptr(), 0, std::ptr::null()) == 0;
-        if mounted {
-            libc::open(c"/ramfs/walk".as_ptr(), libc::O_RDWR | libc::O_CREAT, 0o600)
-        } else {
-            libc::memfd_create(c"walk".as_ptr(), 0)
-        }
+    let mounted = unsafe {
+        libc::mkdir(FOLDER.as_ptr(), 0o700);
+        libc::mount(c"none".as_ptr(), FOLDER.as_ptr(), c"ramfs".as_ptr(), 0, std::ptr::null()) == 0
+    };
+    if mounted {
+        let mut options = File::options();
+        return options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open("/ramfs/walk")
+            .context("/ramfs/walk");
     }
+    // SAFETY: the name ends with a zero.
+    let file = unsafe { libc::memfd_create(c"walk".as_ptr(), 0) };
+    if file < 0 {
+        return Err(io::Error::last_os_error()).context("no file in memory");
+    }
+    // SAFETY: a new descriptor that nothing else has.
+    Ok(unsafe { File::from_raw_fd(file) })
 }
 
 /// `CLOCK_MONOTONIC`, of which an `Instant` is made, too.

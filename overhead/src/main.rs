@@ -5,6 +5,7 @@ mod empty;
 mod load;
 mod peers;
 mod places;
+mod planning;
 
 use std::process::ExitCode;
 

@@ -25,6 +25,13 @@ const PROMISES: &[Promise] = &[
         },
     },
     Promise {
+        what: "counting an import where fentry is possible",
+        load: "splice",
+        at_most: 1.5,
+        of: "an empty fentry of the same function",
+        other: |table| table.adds("empty fentry", "splice"),
+    },
+    Promise {
         what: "timing a walk",
         load: "walk",
         at_most: 1.3,
@@ -75,7 +82,10 @@ mod tests {
         let rows = [
             row("nothing", "import", 900),
             row("nothing", "walk", 900),
+            row("nothing", "splice", 100),
             row("empty kprobe, after the call", "import", 1200),
+            row("empty fentry", "splice", 200),
+            row("iotrace", "splice", 251),
             row("kprobe that reads the clock, after the call", "import", 1300),
             row("iotrace", "import", 1350),
             row("iotrace", "walk", 2100),
@@ -87,7 +97,7 @@ mod tests {
             .filter_map(|line| line.split_once("| 1.5 ").or(line.split_once("| 1.3 ")))
             .map(|(_, end)| end)
             .collect();
-        assert_eq!(ends, ["| 1.50 | yes |", "| 1.50 | no |"]);
+        assert_eq!(ends, ["| 1.50 | yes |", "| 1.51 | no |", "| 1.50 | no |"]);
         assert_eq!(text.matches("not measured").count(), 2);
     }
 }
