@@ -17,7 +17,6 @@ use crate::{
     config::{self, NO_PATH},
     flight,
     maps::{Add, Alone, Shared, block, import_record, lose, site, syscall_site},
-    traced::slot,
     who,
 };
 
@@ -192,11 +191,13 @@ fn path(site: Packed, call: &Syscall) -> u8 {
 fn syscall(ctx: &FExitContext, number: u32) {
     let Some(site) = syscall_site(number) else { return };
     // A system call's function has one argument: where the registers are saved.
-    let (saved, result) = (slot(ctx, 0), slot(ctx, 1) as i64);
+    let (saved, result) = (ctx.arg(0), ctx.arg::<i64>(1));
     if result == -EBADF {
         return;
     }
-    let Some(segments) = arch::syscall_argument(saved, site.count().base) else { return lose(Lost::Site) };
+    // SAFETY: the only argument of the function.
+    let segments = unsafe { arch::syscall_argument(saved, site.count().base) };
+    let Some(segments) = segments else { return lose(Lost::Site) };
     count::<Shared>(Import { segments, fast: u32::MAX, path: site.target() }, result);
 }
 

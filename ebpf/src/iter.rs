@@ -19,7 +19,7 @@ use crate::{
     flight,
     iov_iter::Iter,
     maps::{Add, Alone, Shared, block, fentry_site, iter_record, lose, site},
-    traced::{key, slot},
+    traced::Traced,
     who::mine,
 };
 
@@ -142,12 +142,14 @@ fn place(kind: u32) -> usize {
 #[inline(always)]
 fn entry(ctx: &FEntryContext, number: u32) {
     let Some(site) = fentry_site(number) else { return };
-    enter(key(ctx), slot(ctx, site.iter().base), slot(ctx, site.count().base));
+    let traced = Traced::of(ctx);
+    enter(traced.key(), traced.slot(site.iter().base), traced.slot(site.count().base));
 }
 
 #[inline(always)]
 fn exit(ctx: &FExitContext, number: u32) {
-    let call = flight::take(key(ctx));
+    let traced = Traced::of(ctx);
+    let call = flight::take(traced.key());
     if call.key == 0 {
         return;
     }
@@ -156,7 +158,7 @@ fn exit(ctx: &FExitContext, number: u32) {
     let Some(block) = block() else { return };
     // SAFETY: a map value of this CPU.
     unsafe { Shared::add_word(passes(block, number as u16), 1) };
-    leave::<Shared>(block, site, call, slot(ctx, site.arguments()), now);
+    leave::<Shared>(block, site, call, traced.slot(site.arguments()), now);
 }
 
 /// A pair of programs for each function probed by fentry: such a program knows its function only when it is

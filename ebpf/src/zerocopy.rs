@@ -21,7 +21,7 @@ use iotrace_common::{
 use crate::{
     flight::now,
     maps::{Add as _, MMAPABLE, Own, Shared, block, cpu, lose},
-    traced::{key, slot},
+    traced::Traced,
     who::{counted, mine},
 };
 
@@ -102,7 +102,7 @@ fn held() -> Option<*mut Call> {
 fn within(call: *const Call, ctx: &impl EbpfContext) -> bool {
     // SAFETY: a value of the array.
     let stack = unsafe { read_volatile(&raw const (*call).stack) };
-    Call { stack, ..Call::NONE }.encloses(key(ctx))
+    Call { stack, ..Call::NONE }.encloses(Traced::of(ctx).key())
 }
 
 #[inline(always)]
@@ -110,7 +110,7 @@ fn enter(ctx: &FEntryContext) {
     if !counted() {
         return;
     }
-    let (thread, stack) = (bpf_get_current_pid_tgid(), key(ctx));
+    let (thread, stack) = (bpf_get_current_pid_tgid(), Traced::of(ctx).key());
     let call = CALLS.at(Call::place(thread));
     // SAFETY: a value of the array.
     unsafe {
@@ -157,8 +157,9 @@ fn leave(ctx: &FExitContext) {
     if owner == thread {
         add!(record, timed: 1, nanos: now.wrapping_sub(start));
     }
-    let zc = slot(ctx, RECEIVE_ZC.load() as u8);
-    let result = slot(ctx, RECEIVE_ARGUMENTS.load() as u8) as i32;
+    let traced = Traced::of(ctx);
+    let zc = traced.slot(RECEIVE_ZC.load() as u8);
+    let result = traced.slot(RECEIVE_ARGUMENTS.load() as u8) as i32;
     let (mut mapped, mut copied) = (0, 0);
     if result == 0 {
         // User space gets these two when there is no error; a negative number of bytes is one of copying.
@@ -290,7 +291,7 @@ pub fn wait_end(ctx: RawTracePointContext) -> i32 {
 /// says itself, so that one that was missed is made up for by the next.
 #[inline(always)]
 fn sending(ctx: &FExitContext) {
-    let uarg = slot(ctx, SEND_ARGUMENTS.load() as u8);
+    let uarg = Traced::of(ctx).slot(SEND_ARGUMENTS.load() as u8);
     if uarg == 0 {
         return;
     }
@@ -332,7 +333,7 @@ pub fn send_exit_again(ctx: FExitContext) -> i32 {
 /// A part of one or more sends is done with, in any context: with the last one they are complete.
 #[fentry]
 pub fn sent_entry(ctx: FEntryContext) -> i32 {
-    let uarg = slot(&ctx, SENT_UARG.load() as u8);
+    let uarg = Traced::of(&ctx).slot(SENT_UARG.load() as u8);
     let place = SENDS.at(send_place(uarg));
     // SAFETY: a value of the array.
     let held = unsafe { read_volatile(place) };
@@ -347,7 +348,7 @@ pub fn sent_entry(ctx: FEntryContext) -> i32 {
     unsafe { write_volatile(place, Sending::NONE) };
     let sends = u64::from(member::<u16>(uarg, UARG_LEN.load()).unwrap_or(0));
     let whole = member::<u8>(uarg, UARG_ZEROCOPY.load()).unwrap_or(0) & 1;
-    let success = slot(&ctx, SENT_SUCCESS.load() as u8) & 0xff != 0;
+    let success = Traced::of(&ctx).slot(SENT_SUCCESS.load() as u8) & 0xff != 0;
     let fell_back = if success && whole != 0 { 0 } else { sends };
     if let Some(record) = record() {
         add!(record, sends: sends.saturating_sub(held.counted), completed: sends, fell_back: fell_back);
