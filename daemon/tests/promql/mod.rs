@@ -198,6 +198,9 @@ impl Parser {
                     return Err(format!("{operator} after {label}"));
                 }
                 let value = self.next();
+                if label == "le" && operator != "=~" {
+                    return Err("Prometheus 3 writes le=\"1\" as \"1.0\"; =~ takes both".to_owned());
+                }
                 if !value.starts_with('"') {
                     return Err(format!("{value} is no string"));
                 }
@@ -232,6 +235,7 @@ fn what_is_wrong_is_caught() {
         ("sum(iotrace_lost_total", ", expected"),
         ("histogram_quantile(0.5, sum by (kind) (iotrace_iter_call_seconds_bucket))", "without le"),
         ("iotrace_lost_total{reason=site}", "site is no string"),
+        ("iotrace_import_segments_bucket{le=\"1\"}", "Prometheus 3"),
         ("", "no metric "),
     ] {
         let found = check(query);
