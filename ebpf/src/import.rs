@@ -17,6 +17,7 @@ use crate::{
     config::{self, NO_PATH},
     flight,
     maps::{Add, Alone, Shared, block, import_record, lose, site, syscall_site},
+    traced::Traced,
     who,
 };
 
@@ -190,14 +191,14 @@ fn path(site: Packed, call: &Syscall) -> u8 {
 #[inline(always)]
 fn syscall(ctx: &FExitContext, number: u32) {
     let Some(site) = syscall_site(number) else { return };
-    // A system call's function has one argument: where the registers are saved.
-    let (saved, result) = (ctx.arg(0), ctx.arg::<i64>(1));
+    // A system call's function has one argument, where the registers are saved. That is read as a number: where the
+    // function is one that kernel/sys_ni.c stands in for, 5.10 knows no type for it.
+    let result = ctx.arg::<i64>(1);
     if result == -EBADF {
         return;
     }
-    // SAFETY: the only argument of the function.
-    let segments = unsafe { arch::syscall_argument(saved, site.count().base) };
-    let Some(segments) = segments else { return lose(Lost::Site) };
+    let saved = Traced::of(ctx).slot(0);
+    let Some(segments) = arch::syscall_argument(saved, site.count().base) else { return lose(Lost::Site) };
     count::<Shared>(Import { segments, fast: u32::MAX, path: site.target() }, result);
 }
 

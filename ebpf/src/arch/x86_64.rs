@@ -1,6 +1,6 @@
 //! x86-64: System V calling convention, `struct pt_regs` of arch/x86/include/asm/ptrace.h.
 
-use core::{arch::asm, mem::offset_of, ptr::read_volatile};
+use core::{arch::asm, mem::offset_of};
 
 use aya_ebpf::{
     bindings::pt_regs,
@@ -233,13 +233,14 @@ pub fn syscall() -> Syscall {
 
 /// The argument at this position of the system call whose registers are saved there. Only the third is asked for:
 /// it is in the same register in 64-bit and in 32-bit calls.
-///
-/// # Safety
-/// `saved` must be what the verifier knows for a `struct pt_regs` of the kernel.
 #[inline(always)]
-pub unsafe fn syscall_argument(saved: *const pt_regs, position: u8) -> Option<u64> {
-    // SAFETY: by contract; where the pointer is bad, the kernel gives 0.
-    (position == 2).then(|| unsafe { read_volatile(&raw const (*saved).rdx) })
+pub fn syscall_argument(saved: u64, position: u8) -> Option<u64> {
+    let saved = saved as *const pt_regs;
+    if position != 2 {
+        return None;
+    }
+    // SAFETY: the helper checks the address.
+    unsafe { bpf_probe_read_kernel(&raw const (*saved).rdx) }.ok()
 }
 
 /// At `sys_enter(regs, number)`: measures how far above the stack the user registers are saved. Neither
