@@ -1,6 +1,6 @@
 //! The command line: what it takes, and what its exit codes mean.
 
-use std::{ffi::OsString, time::Duration};
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{
     Args, Parser, Subcommand, ValueEnum,
@@ -97,6 +97,14 @@ pub struct Daemon {
     /// systemd passes take the place of all.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9469")]
     pub listen: Vec<Address>,
+    /// How to serve: TLS, passwords, headers, a rate; in the format of the Prometheus exporter-toolkit.
+    ///
+    /// This file and those that it names are read again when they change.
+    #[arg(long = "web.config.file", value_name = "FILE")]
+    pub web_config: Option<PathBuf>,
+    /// Tell /-/healthy and /-/ready without a password.
+    #[arg(long, requires = "web_config")]
+    pub open_health: bool,
     /// What to log to standard error.
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = levels())]
     pub log: LevelFilter,
@@ -286,6 +294,8 @@ mod tests {
     fn defaults_are_safe() {
         let daemon = Daemon {
             listen: vec!["127.0.0.1:9469".parse().unwrap()],
+            web_config: None,
+            open_health: false,
             log: LevelFilter::Info,
             debug_probes: false,
             no_follow_modules: false,
@@ -362,6 +372,8 @@ mod tests {
             "daemon --listen localhost",
             "daemon --listen :9469",
             "daemon --listen unix:x",
+            "daemon --open-health",
+            "daemon --web.config.file",
             "daemon --log loud",
             "daemon --top-k 0",
             "daemon --overhead-budget 0",

@@ -16,6 +16,7 @@ use crate::{
     cli::{self, CheckOutput, TopOutput},
     daemon::{self, Service},
     filter::{Filter, FilterError},
+    http::Web,
     kernel,
     measure::Measure,
     probes::Scope,
@@ -36,7 +37,7 @@ pub fn failure(error: &Error) -> ExitCode {
 /// `iotrace daemon`.
 ///
 /// # Errors
-/// The address that cannot be listened on, or why nothing can be traced.
+/// The web configuration that cannot be used, the address that cannot be listened on, or why nothing can be traced.
 pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
     env_logger::Builder::new()
         .filter_level(options.log)
@@ -48,6 +49,10 @@ pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
         .format_target(false)
         .format_timestamp(if journald() { None } else { Some(env_logger::TimestampPrecision::Seconds) })
         .init();
+    let web = match &options.web_config {
+        Some(path) => Web::read(path, options.open_health)?,
+        None => Web::default(),
+    };
     let filter = Filter::resolve(&options.only)?;
     let modules = if options.no_follow_modules { Modules::AtStart } else { Modules::Follow };
     let scope = Scope { filter, follow: false, diagnose: options.debug_probes };
@@ -55,7 +60,7 @@ pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
     let selftest = !options.no_selftest && scope.filter == Filter::default();
     let (listen, rows) = (options.listen.clone(), Rows::Heaviest(options.top_k));
     let budget = (!options.exact).then_some(options.overhead_budget / 100.0);
-    daemon::run(Service { listen, scope, modules, rows, selftest, budget })?;
+    daemon::run(Service { listen, web, scope, modules, rows, selftest, budget })?;
     Ok(ExitCode::SUCCESS)
 }
 

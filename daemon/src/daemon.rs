@@ -20,7 +20,7 @@ use tokio::{
 
 use crate::{
     allocator,
-    http::{self, Form, Limits},
+    http::{self, Form, Limits, Web},
     listen::{Address, Listener},
     metrics,
     own::{self, Own},
@@ -37,10 +37,11 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What the daemon is to do.
-#[derive(Debug)]
 pub struct Service {
     /// Where to serve.
     pub listen: Vec<Address>,
+    /// To whom, and how.
+    pub web: Web,
     /// What to count.
     pub scope: Scope,
     /// Which modules' sites to probe.
@@ -65,7 +66,7 @@ pub fn run(service: Service) -> Result<()> {
 }
 
 async fn serve(service: Service) -> Result<()> {
-    let Service { listen, scope, modules, rows, selftest, budget } = service;
+    let Service { listen, web, scope, modules, rows, selftest, budget } = service;
     // Before anything slow: a port in use is told at once, and a signal at any time ends in order.
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
@@ -73,6 +74,12 @@ async fn serve(service: Service) -> Result<()> {
 
     let mut tracer = Tracer::start(scope, modules, rows, budget)?;
     privileges::drop_all();
+    if let Some(reason) = web.unreadable() {
+        log::warn!(
+            "web configuration: {reason}: read once, with privileges that are given up now; make it readable to the \
+             daemon's user, or restart the daemon when it changes"
+        );
+    }
     if let Some(log) = tracer.log.take() {
         tokio::spawn(forward(log));
     }
@@ -80,15 +87,16 @@ async fn serve(service: Service) -> Result<()> {
     let start = Arc::new(Mutex::new(stages(&tracer.took)));
     let source =
         Served { totals: Arc::clone(&tracer.totals), ready: Arc::clone(&ready), start: Arc::clone(&start) };
+    let scheme = if web.is_tls() { "https" } else { "http" };
     for listener in &listeners {
         match listener.address().context("cannot tell the address listened on")? {
-            Address::Tcp(address) => log::info!("serving http://{address}/metrics; attaching"),
+            Address::Tcp(address) => log::info!("serving {scheme}://{address}/metrics; attaching"),
             file @ Address::Unix(_) => log::info!("serving /metrics at {file}; attaching"),
         }
     }
 
     let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-    let server = tokio::spawn(http::serve(listeners, source, Limits::default(), async {
+    let server = tokio::spawn(http::serve(listeners, source, web, Limits::default(), async {
         let _sender_gone = stopped.await;
     }));
     let mut ticks = tokio::time::interval(LOOK);

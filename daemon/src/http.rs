@@ -1,4 +1,5 @@
-//! The HTTP server: metrics, the totals as JSON and health, nothing else. The only module that knows the HTTP stack.
+//! The HTTP server: metrics, the totals as JSON and health, nothing else, to those whom the web configuration lets in.
+//! The only module that knows the HTTP stack and TLS.
 
 use std::{
     collections::VecDeque,
@@ -9,19 +10,10 @@ use std::{
     time::Duration,
 };
 
-use axum::{
-    Router,
-    extract::State,
-    http::{
-        HeaderMap, HeaderName, StatusCode,
-        header::{ACCEPT, ACCEPT_ENCODING, CONTENT_ENCODING, CONTENT_TYPE, VARY},
-    },
-    response::{Html, IntoResponse, Response},
-    routing::get,
-};
-use hyper::server::conn::http1;
+use axum::Router;
 use hyper_util::{
-    rt::{TokioIo, TokioTimer},
+    rt::{TokioExecutor, TokioIo, TokioTimer},
+    server::conn::auto,
     service::TowerToHyperService,
 };
 use tokio::{
@@ -31,23 +23,24 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
-    listen::{Listener, Stream},
-    metrics,
-};
+use crate::listen::{Listener, Stream};
 
 mod accept;
 mod page;
+mod routes;
+mod web;
 
 pub use accept::Form;
 use page::Pages;
+pub use web::Web;
 
 /// What a client may take.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Connections at once; one more takes the place of the oldest.
     pub connections: usize,
-    /// How long a client may take to send the head of a request, the wait for it included.
+    /// How long a client may take to agree on TLS, and how long to send the head of a request, the wait for it
+    /// included.
     pub head: Duration,
     /// How long a connection may live. Whoever takes its answer too slowly goes then, too.
     pub age: Duration,
@@ -63,6 +56,10 @@ impl Default for Limits {
 const BUFFER: usize = 16 << 10;
 /// Headers of a request.
 const HEADERS: usize = 64;
+/// Requests at once on a connection of HTTP/2.
+const STREAMS: u32 = 8;
+/// Bytes of bodies, which nobody asked for, that a connection of HTTP/2 may send ahead; less is not possible.
+const AHEAD: u32 = 65_535;
 /// How long a request in progress may take when its connection ends.
 const GRACE: Duration = Duration::from_secs(1);
 /// The wait after a failure to accept, such as too many open files.
@@ -96,10 +93,12 @@ pub trait Source: Send + Sync + 'static {
 pub async fn serve(
     listeners: Vec<Listener>,
     source: impl Source,
+    web: Web,
     limits: Limits,
     shutdown: impl Future<Output = ()>,
 ) {
-    let router = router(Pages::of(source));
+    let web = Arc::new(web);
+    let router = routes::router(Pages::of(source), Arc::clone(&web));
     let (end, ended) = watch::channel(());
     let mut connections = JoinSet::new();
     let mut oldest_first = VecDeque::<AbortHandle>::new();
@@ -120,10 +119,10 @@ pub async fn serve(
                 while oldest_first.len() >= limits.connections {
                     oldest_first.pop_front().inspect(AbortHandle::abort);
                 }
-                let (router, ended) = (router.clone(), ended.clone());
+                let (router, web, ended) = (router.clone(), Arc::clone(&web), ended.clone());
                 oldest_first.push_back(match stream {
-                    Stream::Tcp(stream) => connections.spawn(connection(stream, router, limits, ended)),
-                    Stream::Unix(stream) => connections.spawn(connection(stream, router, limits, ended)),
+                    Stream::Tcp(stream) => connections.spawn(greet(stream, web, router, limits, ended)),
+                    Stream::Unix(stream) => connections.spawn(greet(stream, web, router, limits, ended)),
                 });
             }
             Err(error) if is_the_clients(&error) => {}
@@ -148,18 +147,57 @@ fn is_the_clients(error: &io::Error) -> bool {
     matches!(error.kind(), ConnectionAborted | ConnectionRefused | ConnectionReset)
 }
 
-async fn connection(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
+/// Agrees on TLS if that is spoken, then serves.
+async fn greet(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    web: Arc<Web>,
     router: Router,
     limits: Limits,
     mut ended: watch::Receiver<()>,
 ) {
-    let connection = http1::Builder::new()
+    let Some(acceptor) = web.rules().tls.clone() else {
+        return connection(stream, false, router, limits, ended).await;
+    };
+    let handshake = tokio::select! {
+        handshake = timeout(limits.head, acceptor.accept(stream)) => handshake,
+        _ = ended.changed() => return,
+    };
+    match handshake {
+        Ok(Ok(stream)) => {
+            let http2 = stream.get_ref().1.alpn_protocol() == Some(web::HTTP2);
+            connection(stream, http2, router, limits, ended).await;
+        }
+        Ok(Err(error)) => log::debug!("connection: TLS: {error}"),
+        Err(_) => log::debug!("connection: TLS took too long"),
+    }
+}
+
+async fn connection(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    http2: bool,
+    router: Router,
+    limits: Limits,
+    mut ended: watch::Receiver<()>,
+) {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder
+        .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(limits.head)
         .max_buf_size(BUFFER)
         .max_headers(HEADERS)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(STREAMS)
+        .max_header_list_size(BUFFER as u32)
+        .max_send_buf_size(BUFFER)
+        .initial_stream_window_size(BUFFER as u32)
+        .initial_connection_window_size(AHEAD)
+        // Whoever does not answer this is gone; whoever does goes with `age`.
+        .keep_alive_interval(limits.head)
+        .keep_alive_timeout(limits.head);
+    let builder = if http2 { builder.http2_only() } else { builder.http1_only() };
+    let connection = builder.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
     tokio::pin!(connection);
     let result = tokio::select! {
         result = connection.as_mut() => result,
@@ -179,65 +217,4 @@ async fn connection(
     if let Err(error) = result {
         log::debug!("connection: {error}");
     }
-}
-
-fn router<S: Source>(pages: Arc<Pages<S>>) -> Router {
-    Router::new()
-        .route("/", get(landing))
-        .route("/metrics", get(scrape::<S>))
-        .route("/v1/snapshot", get(snapshot::<S>))
-        .route("/-/healthy", get("iotrace is healthy.\n"))
-        .route("/-/ready", get(ready::<S>))
-        .fallback((StatusCode::NOT_FOUND, "Not found; see / for what there is.\n"))
-        .with_state(pages)
-}
-
-async fn landing() -> Html<&'static str> {
-    Html(concat!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head><meta charset=\"utf-8\"><title>iotrace</title></head>\n<body>\n",
-        "<h1>iotrace ",
-        env!("CARGO_PKG_VERSION"),
-        "</h1>\n<p>What vectored I/O and the kernel's iov_iter layer really cost.</p>\n<ul>\n",
-        "<li><a href=\"/metrics\">Metrics</a> for Prometheus</li>\n",
-        "<li><a href=\"/v1/snapshot\">Totals since the start</a> as JSON</li>\n",
-        "<li><a href=\"/-/healthy\">Health</a></li>\n",
-        "<li><a href=\"/-/ready\">Readiness</a></li>\n",
-        "</ul>\n</body>\n</html>\n",
-    ))
-}
-
-async fn scrape<S: Source>(State(pages): State<Arc<Pages<S>>>, headers: HeaderMap) -> Response {
-    answer(&pages, accept::form(&list(&headers, &ACCEPT)), &headers)
-}
-
-async fn snapshot<S: Source>(State(pages): State<Arc<Pages<S>>>, headers: HeaderMap) -> Response {
-    answer(&pages, Form::Json, &headers)
-}
-
-async fn ready<S: Source>(State(pages): State<Arc<Pages<S>>>) -> Response {
-    match pages.source.ready() {
-        Ok(()) => "iotrace is ready.\n".into_response(),
-        Err(reason) => (StatusCode::SERVICE_UNAVAILABLE, format!("Not ready: {reason}\n")).into_response(),
-    }
-}
-
-fn answer<S: Source>(pages: &Arc<Pages<S>>, form: Form, headers: &HeaderMap) -> Response {
-    let gzip = accept::gzip(&list(headers, &ACCEPT_ENCODING));
-    let media = match form {
-        Form::Text => metrics::CONTENT_TYPE,
-        Form::OpenMetrics => metrics::OPEN_CONTENT_TYPE,
-        Form::Json => "application/json",
-    };
-    let about = [(CONTENT_TYPE, media), (VARY, "accept, accept-encoding")];
-    match pages.body(form, gzip) {
-        Ok(body) if gzip => (about, [(CONTENT_ENCODING, "gzip")], body).into_response(),
-        Ok(body) => (about, body).into_response(),
-        Err(reason) => (StatusCode::INTERNAL_SERVER_ERROR, reason + "\n").into_response(),
-    }
-}
-
-/// All values of a header that is a list; those that are no text ask for nothing.
-fn list(headers: &HeaderMap, name: &HeaderName) -> String {
-    let values: Vec<&str> = headers.get_all(name).iter().filter_map(|value| value.to_str().ok()).collect();
-    values.join(",")
 }

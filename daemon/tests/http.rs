@@ -13,7 +13,7 @@ use std::{
 };
 
 use iotrace::{
-    http::{Form, Limits, Source, serve},
+    http::{Form, Limits, Source, Web, serve},
     listen::Listener,
 };
 use proptest::prelude::*;
@@ -73,7 +73,7 @@ impl Server {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let listener = Listener::of(listener.into()).unwrap();
-                serve(vec![listener], served, limits, async { drop(stopped.await) }).await;
+                serve(vec![listener], served, Web::default(), limits, async { drop(stopped.await) }).await;
             });
         });
         Server { address, source, stop: Some(stop), thread: Some(thread) }

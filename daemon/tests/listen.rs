@@ -14,7 +14,7 @@ use std::{
 };
 
 use iotrace::{
-    http::{Form, Limits, Source, serve},
+    http::{Form, Limits, Source, Web, serve},
     listen::{Address, Listener},
 };
 
@@ -85,7 +85,7 @@ fn all_listeners_are_served() {
                 drop(stop);
             }
         });
-        serve(listeners, Fixed, Limits::default(), async { drop(stopped.await) }).await;
+        serve(listeners, Fixed, Web::default(), Limits::default(), async { drop(stopped.await) }).await;
         clients.await.unwrap();
     });
     assert!(!file.exists(), "the socket's file is left");
