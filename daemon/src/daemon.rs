@@ -221,6 +221,7 @@ impl http::Source for Served {
             read: started.elapsed(),
             maps: self.totals.maps(),
             start: self.start.lock().unwrap_or_else(PoisonError::into_inner).clone(),
+            release: own::release(),
             process: own::Process::now(),
         };
         Ok((snapshot, own))

@@ -143,6 +143,8 @@ metrics! {
         "Memory of a map of the kernel side, as the kernel counts it (memlock in /proc/self/fdinfo)."
     BUILD_INFO: Gauge "iotrace_build_info" ["version"] "1"
         "Always 1; the labels describe the running binary."
+    KERNEL_INFO: Gauge "iotrace_kernel_info" ["release"] "1"
+        "Always 1; the label is the release of the running kernel, as uname -r has it."
     PROCESS_CPU: Counter "process_cpu_seconds_total" [] "seconds"
         "Processor time of the daemon, in user space and in the kernel; what the probes take in other processes is not in it."
     PROCESS_OPEN_FILES: Gauge "process_open_fds" [] "files"

@@ -193,6 +193,8 @@ fn what_the_daemon_takes_round_trips() {
         assert_eq!(series[&key], took.as_secs_f64());
     }
     let get = |name: &str| series[&(name.to_owned(), Labels::new())];
+    let release = labels([("release", "6.12.118+deb13-amd64")]);
+    assert_eq!(series[&("iotrace_kernel_info".to_owned(), release)], 1.0);
     assert_eq!(get("process_cpu_seconds_total"), 1.25);
     assert_eq!(get("process_resident_memory_bytes"), 12_345_344.0);
     assert_eq!(get("process_virtual_memory_bytes"), 22_335_488.0);
