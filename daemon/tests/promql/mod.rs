@@ -1,30 +1,42 @@
-//! As much of PromQL as the dashboards use: a parser that knows the daemon's metrics and follows their labels.
+//! As much of PromQL as dashboards and rules use: a parser that knows the daemon's metrics and follows their labels.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use iotrace::names::{self, Type};
 
 /// Labels that a result may have.
 pub type Labels = BTreeSet<String>;
 
-/// Labels that Prometheus adds to every series.
-const ADDED: [&str; 2] = ["job", "instance"];
-const AGGREGATIONS: [&str; 6] = ["sum", "min", "max", "avg", "count", "topk"];
-const FUNCTIONS: [&str; 6] = ["rate", "increase", "histogram_quantile", "time", "label_values", "clamp_max"];
+/// Names of series and their labels: what recording rules make.
+pub type Recorded = BTreeMap<String, Labels>;
 
-/// The labels of the result, or what is wrong.
-pub fn check(query: &str) -> Result<Labels, String> {
-    let mut parser = Parser { tokens: tokens(query)?, place: 0 };
-    let labels = parser.expression()?;
+/// Labels that every series has: those of its target, and the one that tells several Prometheus apart.
+pub const TARGET: [&str; 3] = ["cluster", "job", "instance"];
+/// What Prometheus itself says of a target, and of alerts.
+const OWN: [(&str, &[&str]); 3] =
+    [("up", &[]), ("scrape_samples_scraped", &[]), ("ALERTS", &["alertname", "alertstate", "severity"])];
+const AGGREGATIONS: [&str; 7] = ["sum", "min", "max", "avg", "count", "topk", "bottomk"];
+const FUNCTIONS: [&str; 6] = ["rate", "increase", "changes", "histogram_quantile", "time", "clamp_max"];
+/// Operators that bind less than those behind them.
+const PRECEDENCE: [&[&str]; 5] =
+    [&["or"], &["and", "unless"], &["==", "!=", ">", "<", ">=", "<="], &["+", "-"], &["*", "/"]];
+
+/// A result: a vector with its labels, or a number.
+type Value = Option<Labels>;
+
+/// The labels of the result, or what is wrong. A number has none.
+pub fn check(query: &str, recorded: &Recorded) -> Result<Labels, String> {
+    let mut parser = Parser { tokens: tokens(query)?, place: 0, recorded };
+    let value = parser.expression(0)?;
     match parser.peek() {
-        "" => Ok(labels),
+        "" => Ok(value.unwrap_or_default()),
         rest => Err(format!("unexpected {rest}")),
     }
 }
 
 /// Checks `label_values(selector, label)`.
-pub fn check_variable(query: &str) -> Result<(), String> {
-    let mut parser = Parser { tokens: tokens(query)?, place: 0 };
+pub fn check_variable(query: &str, recorded: &Recorded) -> Result<(), String> {
+    let mut parser = Parser { tokens: tokens(query)?, place: 0, recorded };
     for token in ["label_values", "("] {
         parser.expect(token)?;
     }
@@ -37,6 +49,10 @@ pub fn check_variable(query: &str) -> Result<(), String> {
 
 fn has(labels: &Labels, label: &str) -> Result<(), String> {
     if labels.contains(label) { Ok(()) } else { Err(format!("no label {label}")) }
+}
+
+fn all(labels: &Labels, some: &[String]) -> Result<(), String> {
+    some.iter().try_for_each(|label| has(labels, label))
 }
 
 /// Names, numbers, strings (with their quotes), ranges (with their brackets) and operators.
@@ -61,12 +77,49 @@ fn tokens(query: &str) -> Result<Vec<String>, String> {
     Ok(tokens)
 }
 
-struct Parser {
+struct Parser<'a> {
     tokens: Vec<String>,
     place: usize,
+    recorded: &'a Recorded,
 }
 
-impl Parser {
+/// How the series of two vectors find each other.
+#[derive(Default)]
+struct Matching {
+    on: Option<Vec<String>>,
+    ignoring: Vec<String>,
+    /// Labels taken from the other side, of which each series matches many.
+    group: Option<Vec<String>>,
+}
+
+impl Matching {
+    /// The labels of `left OPERATOR right`.
+    fn result(&self, operator: &str, left: Labels, right: &Labels) -> Result<Labels, String> {
+        let without = |labels: &Labels| -> Labels {
+            labels.iter().filter(|label| !self.ignoring.contains(label)).cloned().collect()
+        };
+        let matched: Labels = match &self.on {
+            Some(on) => {
+                all(&left, on)?;
+                all(right, on)?;
+                on.iter().cloned().collect()
+            }
+            None if without(&left) == without(right) => without(&left),
+            None => return Err(format!("{operator} never matches {left:?} and {right:?}")),
+        };
+        self.ignoring.iter().try_for_each(|label| has(&left, label).or_else(|_| has(right, label)))?;
+        Ok(match &self.group {
+            Some(taken) => {
+                all(right, taken)?;
+                left.into_iter().chain(taken.iter().cloned()).collect()
+            }
+            None if matches!(operator, "and" | "unless" | "or") => left,
+            None => matched,
+        })
+    }
+}
+
+impl Parser<'_> {
     fn peek(&self) -> &str {
         self.tokens.get(self.place).map_or("", String::as_str)
     }
@@ -84,77 +137,87 @@ impl Parser {
         }
     }
 
-    /// Operands and operators; precedence does not matter to labels.
-    fn expression(&mut self) -> Result<Labels, String> {
-        let mut labels = self.operand()?;
-        while matches!(
-            self.peek(),
-            "+" | "-" | "*" | "/" | ">" | "<" | "==" | "!=" | ">=" | "<=" | "and" | "or"
-        ) {
-            self.next();
-            let mut named = Vec::new();
-            while matches!(self.peek(), "on" | "ignoring" | "group_left" | "group_right") {
-                self.next();
-                named.extend(self.names()?);
-            }
-            labels.extend(self.operand()?);
-            named.iter().try_for_each(|label| has(&labels, label))?;
+    /// Operands with operators that bind at least so much.
+    fn expression(&mut self, level: usize) -> Result<Value, String> {
+        let Some(operators) = PRECEDENCE.get(level) else { return self.operand() };
+        let mut value = self.expression(level + 1)?;
+        while operators.contains(&self.peek()) {
+            let operator = self.next();
+            let matching = self.matching()?;
+            let right = self.expression(level + 1)?;
+            value = match (value, right) {
+                (Some(left), Some(right)) => Some(matching.result(&operator, left, &right)?),
+                (left, right) => left.or(right),
+            };
         }
-        Ok(labels)
+        Ok(value)
     }
 
-    fn operand(&mut self) -> Result<Labels, String> {
+    fn matching(&mut self) -> Result<Matching, String> {
+        let mut matching = Matching::default();
+        loop {
+            match self.peek() {
+                "on" => matching.on = Some(self.list()?),
+                "ignoring" => matching.ignoring = self.list()?,
+                "group_left" => matching.group = Some(self.list()?),
+                _ => return Ok(matching),
+            }
+        }
+    }
+
+    fn operand(&mut self) -> Result<Value, String> {
         let token = self.peek().to_owned();
         if token == "(" {
-            return self.in_parentheses();
+            self.next();
+            let value = self.expression(0)?;
+            return self.expect(")").map(|()| value);
         }
         if token.starts_with(|it: char| it.is_ascii_digit()) {
             self.next();
-            return token.parse::<f64>().map(|_| Labels::new()).map_err(|_| format!("{token} is no number"));
+            return token.parse::<f64>().map(|_| None).map_err(|_| format!("{token} is no number"));
         }
         if AGGREGATIONS.contains(&token.as_str()) {
             self.next();
-            return self.aggregation(&token);
+            return self.aggregation(&token).map(Some);
         }
         if self.tokens.get(self.place + 1).is_some_and(|next| next == "(") {
             if !FUNCTIONS.contains(&token.as_str()) {
                 return Err(format!("unknown function {token}"));
             }
             self.next();
-            let mut labels = self.in_parentheses()?;
-            if token == "histogram_quantile" && !labels.remove("le") {
+            let mut value = self.arguments()?;
+            if token == "histogram_quantile" && !value.as_mut().is_some_and(|labels| labels.remove("le")) {
                 return Err("histogram_quantile without le".to_owned());
             }
-            return Ok(labels);
+            return Ok(value);
         }
-        self.selector()
+        self.selector().map(Some)
     }
 
     fn aggregation(&mut self, name: &str) -> Result<Labels, String> {
-        let before = if self.peek() == "by" { self.by()? } else { None };
-        let labels = self.in_parentheses()?;
-        let kept = match before {
-            Some(kept) => Some(kept),
-            None if self.peek() == "by" => self.by()?,
-            None => None,
+        let (before, chooses) = (self.grouping()?, matches!(name, "topk" | "bottomk"));
+        let labels = self.arguments()?.ok_or_else(|| format!("{name} of a number"))?;
+        let Some((word, named)) = before.map_or_else(|| self.grouping(), |it| Ok(Some(it)))? else {
+            return Ok(if chooses { labels } else { Labels::new() });
         };
-        match kept {
-            Some(kept) => {
-                kept.iter().try_for_each(|label| has(&labels, label))?;
-                Ok(kept.into_iter().collect())
-            }
-            None if name == "topk" => Ok(labels),
-            None => Ok(Labels::new()),
-        }
+        all(&labels, &named)?;
+        Ok(match word.as_str() {
+            _ if chooses => labels,
+            "by" => named.into_iter().collect(),
+            _ => labels.into_iter().filter(|label| !named.contains(label)).collect(),
+        })
     }
 
-    fn by(&mut self) -> Result<Option<Vec<String>>, String> {
-        self.expect("by")?;
-        self.names().map(Some)
+    /// `by (…)` or `without (…)`.
+    fn grouping(&mut self) -> Result<Option<(String, Vec<String>)>, String> {
+        let word = self.peek().to_owned();
+        if word == "by" || word == "without" { Ok(Some((word, self.list()?))) } else { Ok(None) }
     }
 
-    fn names(&mut self) -> Result<Vec<String>, String> {
+    /// A word, and the names in parentheses behind it.
+    fn list(&mut self) -> Result<Vec<String>, String> {
         let mut names = Vec::new();
+        self.next();
         self.expect("(")?;
         while self.peek() != ")" {
             names.push(self.next());
@@ -166,28 +229,39 @@ impl Parser {
         Ok(names)
     }
 
-    /// Arguments; their labels together.
-    fn in_parentheses(&mut self) -> Result<Labels, String> {
+    /// Arguments; one of them at most is a vector.
+    fn arguments(&mut self) -> Result<Value, String> {
         self.expect("(")?;
-        let mut labels = Labels::new();
+        let mut vector = None;
         while self.peek() != ")" {
-            labels.extend(self.expression()?);
+            vector = self.expression(0)?.or(vector);
             if self.peek() != ")" {
                 self.expect(",")?;
             }
         }
         self.expect(")")?;
+        Ok(vector)
+    }
+
+    /// The labels of a metric, of what a rule records, or of what Prometheus itself says.
+    fn labels(&self, name: &str) -> Result<Labels, String> {
+        if let Some(labels) = self.recorded.get(name) {
+            return Ok(labels.clone());
+        }
+        let own = || OWN.iter().find(|(own, _)| *own == name).map(|(_, labels)| *labels);
+        let metric = names::find(name);
+        let labels = metric.map(|metric| metric.labels).or_else(own).ok_or(format!("no metric {name}"))?;
+        let mut labels: Labels = labels.iter().chain(&TARGET).map(|&label| label.to_owned()).collect();
+        if metric.is_some_and(|it| it.kind == Type::Histogram) && name.ends_with("_bucket") {
+            labels.insert("le".to_owned());
+        }
         Ok(labels)
     }
 
     /// A metric, its matchers, its range.
     fn selector(&mut self) -> Result<Labels, String> {
         let name = self.next();
-        let metric = names::find(&name).ok_or_else(|| format!("no metric {name}"))?;
-        let mut labels: Labels = metric.labels.iter().chain(&ADDED).map(|&label| label.to_owned()).collect();
-        if metric.kind == Type::Histogram && name.ends_with("_bucket") {
-            labels.insert("le".to_owned());
-        }
+        let labels = self.labels(&name)?;
         if self.peek() == "{" {
             self.next();
             while self.peek() != "}" {
@@ -229,7 +303,11 @@ fn what_is_wrong_is_caught() {
         ("iotrace_lost_total{le=\"1\"}", "no label le"),
         ("sum by (path) (sum by (le) (iotrace_import_segments_bucket))", "no label path"),
         ("iotrace_lost_total / on (path) iotrace_lost_total", "no label path"),
-        ("sum(iotrace_lost_total) + up", "no metric up"),
+        ("sum(iotrace_lost_total) + uptime", "no metric uptime"),
+        ("sum(iotrace_lost_total) + up", "+ never matches"),
+        ("iotrace_lost_total * on (job) group_left (version) up", "no label version"),
+        ("sum without (path) (iotrace_lost_total)", "no label path"),
+        ("iotrace_lost_total and iotrace_build_info", "and never matches"),
         ("rat(iotrace_lost_total[5m])", "unknown function rat"),
         ("iotrace_lost_total)", "unexpected )"),
         ("sum(iotrace_lost_total", ", expected"),
@@ -238,25 +316,35 @@ fn what_is_wrong_is_caught() {
         ("iotrace_import_segments_bucket{le=\"1\"}", "Prometheus 3"),
         ("", "no metric "),
     ] {
-        let found = check(query);
+        let found = check(query, &Recorded::new());
         assert!(
             found.as_ref().is_err_and(|it| it.contains(wrong))
                 || query == "sum(iotrace_lost_total" && found.is_err(),
             "{query}: {found:?}"
         );
     }
+    let check_variable = |query: &str| check_variable(query, &Recorded::new());
     assert!(check_variable("label_values(iotrace_build_info, kind)").is_err());
     assert!(check_variable("label_values(iotrace_build_infos, job)").is_err());
 }
 
 #[test]
 fn what_is_right_passes_with_its_labels() {
-    let labels = |query: &str| check(query).unwrap().into_iter().collect::<Vec<_>>();
+    let recorded = Recorded::from([("job:lost:rate5m".to_owned(), Labels::from(["job".to_owned()]))]);
+    let labels = |query: &str| check(query, &recorded).unwrap().into_iter().collect::<Vec<_>>();
     assert_eq!(labels("sum(rate(iotrace_lost_total[5m])) by (reason) * 2 > 0"), ["reason"]);
     let buckets = "iotrace_iter_call_seconds_bucket{function=~\"$f\"}";
     let quantile = format!("histogram_quantile(0.9, sum by (le, kind) (rate({buckets}[1m])))");
     assert_eq!(labels(&quantile), ["kind"]);
     assert_eq!(labels("(sum(iotrace_target_sites{job=\"x\"}) - 1) / 3"), [""; 0]);
-    assert_eq!(labels("iotrace_build_info"), ["instance", "job", "version"]);
-    assert!(check_variable("label_values(iotrace_build_info{job=~\"$job\"}, instance)").is_ok());
+    assert_eq!(labels("iotrace_build_info"), ["cluster", "instance", "job", "version"]);
+    assert_eq!(labels("job:lost:rate5m / (sum by (job) (up) > 0)"), ["job"]);
+    assert_eq!(labels("sum without (cluster, reason) (iotrace_lost_total)"), ["instance", "job"]);
+    assert_eq!(labels("topk by (job) (5, sum by (job, reason) (iotrace_lost_total))"), ["job", "reason"]);
+    let many = "iotrace_lost_total > ignoring (reason) group_left () 0.5 * up";
+    assert_eq!(labels(many), ["cluster", "instance", "job", "reason"]);
+    let version = "iotrace_lost_total * on (job, instance) group_left (version) iotrace_build_info";
+    assert_eq!(labels(version), ["cluster", "instance", "job", "reason", "version"]);
+    assert_eq!(labels("up unless ignoring (version) iotrace_build_info"), ["cluster", "instance", "job"]);
+    assert!(check_variable("label_values(iotrace_build_info{job=~\"$job\"}, instance)", &recorded).is_ok());
 }
