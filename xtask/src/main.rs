@@ -13,6 +13,7 @@ mod overhead;
 mod packages;
 mod programs;
 mod promises;
+mod promtool;
 mod qemu;
 mod rigs;
 mod root;

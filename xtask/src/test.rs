@@ -18,7 +18,7 @@ use crate::qemu::Machine;
 use crate::rigs::{self, RIGS, Rig};
 use crate::vm::{Guest, to_stdout};
 use crate::workspace::{self, run};
-use crate::{packages, setup, tools};
+use crate::{packages, promtool, setup, tools};
 
 /// The kernels that every change is tested on: the oldest, two stable ones, the newest.
 const MATRIX: &[&str] = &["5.10", "6.1", "6.12", "7.3"];
@@ -62,6 +62,8 @@ pub fn command(options: &Options) -> Result<ExitCode> {
         stages.time("format", || run(workspace::cargo().args(["fmt", "--all", "--check"])))?;
         stages.time("lints", lints)?;
         sum.add(stages.time("host", host_tests)?);
+        let (passed, failed) = stages.time("rules", promtool::test)?;
+        sum.add(Tally { passed, failed });
     }
     if !options.host_only {
         setup::guest_tools()?;
