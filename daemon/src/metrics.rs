@@ -103,21 +103,22 @@ impl Exposition<'_> {
     }
 
     fn iters(&self) -> Vec<proto::MetricFamily> {
-        let rows = &self.snapshot.iters;
-        let counter = |metric: &Metric, value: fn(&Iter) -> u64| {
-            family(
-                metric,
-                rows.iter().map(|row| sample(metric, &[&row.function, &row.kind], value(row) as f64)),
-            )
+        // Most pairs never occur: of those there is only the zero of their calls.
+        let all = self.snapshot.iters.iter();
+        let rows = || all.clone().filter(|row| row.calls > 0);
+        let series = |metric: &Metric, row: &Iter, value: u64| {
+            sample(metric, &[&row.function, &row.kind], value as f64)
         };
-        // Twelve series each: only for pairs that occur.
-        let seconds = rows.iter().filter(|row| row.calls > 0).map(|row| {
+        let counter = |metric: &Metric, value: fn(&Iter) -> u64| {
+            family(metric, rows().map(|row| series(metric, row, value(row))))
+        };
+        let seconds = rows().map(|row| {
             let labels = [row.function.as_str(), row.kind.as_str()];
             let counts = SECONDS_BOUNDS.iter().map(|&bound| bound as f64 / 1e9).zip(coarse(&row.buckets));
             histogram(&names::ITER_CALL_SECONDS, &labels, counts, row.timed(), row.nanos as f64 / 1e9)
         });
         vec![
-            counter(&names::ITER_CALLS, |row| row.calls),
+            family(&names::ITER_CALLS, all.clone().map(|row| series(&names::ITER_CALLS, row, row.calls))),
             counter(&names::ITER_ASKED_BYTES, |row| row.asked),
             counter(&names::ITER_BYTES, |row| row.bytes),
             counter(&names::ITER_SHORT, |row| row.short),
@@ -133,10 +134,11 @@ impl Exposition<'_> {
         for (row, pid) in self.snapshot.processes.iter().zip(&pids) {
             rows.entry([pid, &row.comm, &row.unit, &row.container]).or_default().add(row);
         }
-        let counter = |metric: &Metric, value: fn(&Process) -> u64| {
-            family(metric, rows.iter().map(|(labels, row)| sample(metric, labels, value(row) as f64)))
+        // A process that made none has no series; of all others together there is a zero.
+        let import = |metric: &Metric, value: fn(&Process) -> u64| {
+            let rows = rows.iter().filter(|([pid, ..], row)| row.imports > 0 || pid.is_empty());
+            family(metric, rows.map(|(labels, row)| sample(metric, labels, value(row) as f64)))
         };
-        // Most processes never do it.
         let zerocopy = |metric: &Metric, value: fn(&Process) -> u64| {
             let rows = rows.iter().filter(|(_, row)| row.zerocopy_calls > 0);
             family(metric, rows.map(|(labels, row)| sample(metric, labels, value(row) as f64)))
@@ -149,10 +151,10 @@ impl Exposition<'_> {
             family(metric, samples)
         };
         vec![
-            counter(&names::PROCESS_IMPORTS, |row| row.imports),
-            counter(&names::PROCESS_SINGLE, |row| row.single),
-            counter(&names::PROCESS_SEGMENTS, |row| row.segments),
-            counter(&names::PROCESS_IMPORT_BYTES, |row| row.bytes),
+            import(&names::PROCESS_IMPORTS, |row| row.imports),
+            import(&names::PROCESS_SINGLE, |row| row.single),
+            import(&names::PROCESS_SEGMENTS, |row| row.segments),
+            import(&names::PROCESS_IMPORT_BYTES, |row| row.bytes),
             by_kind(&names::PROCESS_ITER_CALLS, |row| &row.iter_calls),
             by_kind(&names::PROCESS_ITER_BYTES, |row| &row.iter_bytes),
             zerocopy(&names::PROCESS_ZEROCOPY_CALLS, |row| row.zerocopy_calls),

@@ -96,7 +96,7 @@ metrics! {
     ZEROCOPY_SENDS_COPIED: Counter "iotrace_zerocopy_sends_copied_total" [] "calls"
         "Calls of iotrace_zerocopy_sends_completed_total that the kernel copied in the end (SO_EE_CODE_ZEROCOPY_COPIED)."
     PROCESS_IMPORTS: Counter "iotrace_process_imports_total" ["pid" "comm" "unit" "container"] "calls"
-        "Calls of import_iovec or __import_iovec by one of the heaviest processes since it is exported; those of all others, and those before, in the row without a pid."
+        "Calls of import_iovec or __import_iovec by one of the heaviest processes since it is exported; those of all others, and those before, in the row without a pid. Absent for a process that made none."
     PROCESS_SINGLE: Counter "iotrace_process_single_segment_imports_total" ["pid" "comm" "unit" "container"] "calls"
         "Calls of iotrace_process_imports_total that asked for exactly one segment."
     PROCESS_SEGMENTS: Counter "iotrace_process_segments_total" ["pid" "comm" "unit" "container"] "segments"

@@ -3,13 +3,13 @@
 
 mod support;
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use iotrace::{
     metrics,
     names::{self, Type},
     own::Own,
-    snapshot::{Snapshot, State},
+    snapshot::{Iter, Probe, Process, Snapshot, State},
 };
 use support::{Labels, idle, own, series, snapshot};
 
@@ -55,10 +55,11 @@ fn iterators_round_trip() {
         let pair = labels([("function", &row.function), ("kind", &row.kind)]);
         let get = |name: &str| series.get(&(name.to_owned(), pair.clone())).copied();
         assert_eq!(get("iotrace_iter_calls_total"), Some(row.calls as f64));
-        assert_eq!(get("iotrace_iter_asked_bytes_total"), Some(row.asked as f64));
-        assert_eq!(get("iotrace_iter_bytes_total"), Some(row.bytes as f64));
-        assert_eq!(get("iotrace_iter_short_total"), Some(row.short as f64));
         let seen = row.calls > 0;
+        assert_eq!(get("iotrace_iter_asked_bytes_total"), seen.then_some(row.asked as f64));
+        assert_eq!(get("iotrace_iter_bytes_total"), seen.then_some(row.bytes as f64));
+        assert_eq!(get("iotrace_iter_short_total"), seen.then_some(row.short as f64));
+        assert_eq!(get("iotrace_iter_segments_total"), seen.then_some(row.segments as f64));
         assert_eq!(get("iotrace_iter_call_seconds_count"), seen.then(|| row.timed() as f64));
         assert_eq!(get("iotrace_iter_call_seconds_sum"), seen.then(|| row.nanos as f64 / 1e9));
     }
@@ -76,11 +77,12 @@ fn processes_round_trip() {
             ("unit", &row.unit),
             ("container", &row.container),
         ]);
-        let get = |name: &str| series[&(name.to_owned(), who.clone())];
-        assert_eq!(get("iotrace_process_imports_total"), row.imports as f64);
-        assert_eq!(get("iotrace_process_single_segment_imports_total"), row.single as f64);
-        assert_eq!(get("iotrace_process_segments_total"), row.segments as f64);
-        assert_eq!(get("iotrace_process_import_bytes_total"), row.bytes as f64);
+        let get = |name: &str| series.get(&(name.to_owned(), who.clone())).copied();
+        let seen = row.imports > 0 || row.pid.is_none();
+        assert_eq!(get("iotrace_process_imports_total"), seen.then_some(row.imports as f64));
+        assert_eq!(get("iotrace_process_single_segment_imports_total"), seen.then_some(row.single as f64));
+        assert_eq!(get("iotrace_process_segments_total"), seen.then_some(row.segments as f64));
+        assert_eq!(get("iotrace_process_import_bytes_total"), seen.then_some(row.bytes as f64));
         for (name, kinds) in [
             ("iotrace_process_iter_calls_total", &row.iter_calls),
             ("iotrace_process_iter_bytes_total", &row.iter_bytes),
@@ -209,6 +211,7 @@ fn zeros_are_exported_from_the_start() {
     assert_eq!(count("iotrace_import_segments_count"), iotrace_common::import::Path::COUNT);
     assert_eq!(count("iotrace_import_errors_total"), iotrace_common::import::Path::COUNT);
     assert_eq!(count("iotrace_iter_calls_total"), 15);
+    assert_eq!(count("iotrace_process_imports_total"), 1, "of all others");
     assert_eq!(count("iotrace_lost_total"), iotrace_common::lost::Lost::ALL.len());
     assert_eq!(count("iotrace_iter_call_seconds_count"), 0, "only for pairs that occur");
 }
@@ -256,5 +259,67 @@ fn open_metrics_has_the_same_samples() {
     for counter in counters {
         let name = counter.strip_prefix("# TYPE ").unwrap();
         assert!(open.contains(&format!("\n{name}_total")) && !open.contains(&format!("\n{name} ")), "{name}");
+    }
+}
+
+/// A host as large as those of docs/kernels.md: so many functions, kinds and places has 7.3. Of its pairs of function and
+/// kind `pairs` occur; so many processes have a row, every second of which imports, each walking two kinds.
+fn host(pairs: usize, processes: u32) -> (Snapshot, Own) {
+    const KINDS: [&str; 8] = ["ubuf", "iovec", "bvec", "kvec", "folioq", "xarray", "discard", "other"];
+    const FUNCTIONS: usize = 19;
+    const TARGETS: usize = 29;
+    const SITES: usize = 181;
+    let mut snapshot = snapshot();
+    let governed = snapshot.governed.as_mut().unwrap();
+    let passed = governed.functions["copy_to_iter"];
+    governed.functions = (0..FUNCTIONS).map(|function| (format!("f{function}"), passed)).collect();
+    let calls = snapshot.iters.iter().find(|row| row.calls > 0).unwrap().clone();
+    snapshot.iters = (0..FUNCTIONS * KINDS.len())
+        .map(|pair| {
+            let (function, kind) = (format!("f{}", pair / KINDS.len()), KINDS[pair % KINDS.len()].to_owned());
+            Iter { function, kind, calls: u64::from(pair < pairs), ..calls.clone() }
+        })
+        .collect();
+    let other = snapshot.processes.pop().unwrap();
+    let row = |pid: u32| Process {
+        pid: Some(pid),
+        imports: u64::from(pid % 2),
+        iter_calls: KINDS[..2].iter().map(|&kind| (kind.to_owned(), 1)).collect(),
+        iter_bytes: KINDS[..2].iter().map(|&kind| (kind.to_owned(), 1)).collect(),
+        ..Process::default()
+    };
+    snapshot.processes = (1..=processes).map(row).chain([other]).collect();
+    let site = snapshot.probes[0].clone();
+    let probe = |at: usize| Probe {
+        target: format!("t{}", at * TARGETS / SITES),
+        site: format!("s{at}"),
+        ..site.clone()
+    };
+    snapshot.probes = (0..SITES).map(probe).collect();
+    snapshot.verified = snapshot.imports.iter().map(|row| (row.path.clone(), true)).collect();
+    let mut own = own();
+    own.maps = (0..11).map(|map| (format!("m{map}"), 8192)).collect();
+    own.start.insert("rest", Duration::from_secs(3));
+    (snapshot, own)
+}
+
+#[test]
+fn a_host_has_as_many_series_as_is_said() {
+    let count = |pairs, processes| {
+        let (snapshot, own) = host(pairs, processes);
+        series(&String::from_utf8(metrics::encode(&snapshot, &own).unwrap()).unwrap()).len()
+    };
+    let (idle, busy) = (count(0, 0), count(18, 50));
+    assert!(busy <= 1_500, "{busy}");
+    let pair = count(1, 0) - idle;
+    let processes = count(0, 2) - idle;
+    let page = std::fs::read_to_string(support::repository("docs/fleet.md")).unwrap();
+    for (what, found) in [
+        ("from the start", idle),
+        ("for each pair of function and kind that occurs", pair),
+        ("for two processes, of which one imports and both walk two kinds", processes),
+        ("a busy host: 18 pairs, 50 processes", busy),
+    ] {
+        assert!(page.contains(&format!("| {what} | {found} |\n")), "docs/fleet.md: {what}: {found}");
     }
 }
