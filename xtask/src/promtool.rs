@@ -8,23 +8,25 @@ use anyhow::{Context, Result, ensure};
 
 use crate::{packages, workspace};
 
-/// Recording rules and alerts.
-const RULES: &str = "dashboards/rules";
-/// Their unit tests.
+/// Unit tests of the rules.
 const TESTS: &str = "dashboards/rules/tests";
+/// The example that includes the rules.
+const CONFIG: &str = "dashboards/prometheus.yml";
 /// What the daemon exports of a snapshot; the daemon's own tests hold it to that.
 const EXPOSITION: &str = "daemon/tests/golden/metrics.txt";
 
-/// Checks the rules, runs their tests, and checks the exposition: how many of these three passed, and how many did not.
+/// Checks the example and its rules, runs the tests of these, and checks the exposition: how many of these passed, and how
+/// many did not.
 pub fn test() -> Result<(usize, usize)> {
     let tool = Promtool::fetched()?;
-    let (rules, tests) = (files(RULES)?, files(TESTS)?);
+    let config = [workspace::root().join(CONFIG)];
     let exposition = workspace::root().join(EXPOSITION);
     let exposition =
         File::open(&exposition).with_context(|| format!("cannot read {}", exposition.display()))?;
     let passed = [
-        tool.passes(&["check", "rules"], &rules, Stdio::null())?,
-        tool.passes(&["test", "rules"], &tests, Stdio::null())?,
+        // With the rules that it names.
+        tool.passes(&["check", "config"], &config, Stdio::null())?,
+        tool.passes(&["test", "rules"], &files(TESTS)?, Stdio::null())?,
         tool.passes(&["check", "metrics"], &[], exposition.into())?,
     ];
     let count = passed.iter().filter(|passed| **passed).count();
@@ -76,6 +78,6 @@ mod tests {
         let names = |folder| -> Vec<_> {
             files(folder).unwrap().iter().map(|file| file.file_name().unwrap().to_owned()).collect()
         };
-        assert_eq!(names(RULES), names(TESTS));
+        assert_eq!(names("dashboards/rules"), names(TESTS));
     }
 }
