@@ -97,6 +97,18 @@ pub const RIGS: &[Rig] = &[
         last: "",
     },
     Rig {
+        name: "Prometheus",
+        flavour: Flavour::Cloud,
+        smp: 2,
+        packages: &["prometheus"],
+        modules: &[],
+        // It takes minutes, and runs on what has least else to do.
+        tests: &[Test { name: "prometheus", ignored: false, on: &["6.1"] }],
+        rest: false,
+        check: false,
+        last: "",
+    },
+    Rig {
         name: "the full kernel",
         flavour: Flavour::Full,
         smp: 2,
@@ -154,6 +166,7 @@ mod tests {
             "memory",
             "modules",
             "programs",
+            "prometheus",
             "top",
             "who",
             "zerocopy",
@@ -205,6 +218,7 @@ mod tests {
                 "zerocopy",
                 "lockdown",
                 "programs",
+                "prometheus",
                 "kinds_full"
             ]
         );
