@@ -3,15 +3,15 @@
 
 mod support;
 
-use std::{collections::BTreeSet, time::Duration};
+use std::collections::BTreeSet;
 
 use iotrace::{
     metrics,
     names::{self, Type},
     own::Own,
-    snapshot::{Iter, Probe, Process, Snapshot, State},
+    snapshot::{Snapshot, State},
 };
-use support::{Labels, idle, own, series, snapshot};
+use support::{Labels, host, idle, own, series, snapshot};
 
 fn text(snapshot: &Snapshot) -> String {
     String::from_utf8(metrics::encode(snapshot, &own()).unwrap()).unwrap()
@@ -260,47 +260,6 @@ fn open_metrics_has_the_same_samples() {
         let name = counter.strip_prefix("# TYPE ").unwrap();
         assert!(open.contains(&format!("\n{name}_total")) && !open.contains(&format!("\n{name} ")), "{name}");
     }
-}
-
-/// A host as large as those of docs/kernels.md: so many functions, kinds and places has 7.3. Of its pairs of function and
-/// kind `pairs` occur; so many processes have a row, every second of which imports, each walking two kinds.
-fn host(pairs: usize, processes: u32) -> (Snapshot, Own) {
-    const KINDS: [&str; 8] = ["ubuf", "iovec", "bvec", "kvec", "folioq", "xarray", "discard", "other"];
-    const FUNCTIONS: usize = 19;
-    const TARGETS: usize = 29;
-    const SITES: usize = 181;
-    let mut snapshot = snapshot();
-    let governed = snapshot.governed.as_mut().unwrap();
-    let passed = governed.functions["copy_to_iter"];
-    governed.functions = (0..FUNCTIONS).map(|function| (format!("f{function}"), passed)).collect();
-    let calls = snapshot.iters.iter().find(|row| row.calls > 0).unwrap().clone();
-    snapshot.iters = (0..FUNCTIONS * KINDS.len())
-        .map(|pair| {
-            let (function, kind) = (format!("f{}", pair / KINDS.len()), KINDS[pair % KINDS.len()].to_owned());
-            Iter { function, kind, calls: u64::from(pair < pairs), ..calls.clone() }
-        })
-        .collect();
-    let other = snapshot.processes.pop().unwrap();
-    let row = |pid: u32| Process {
-        pid: Some(pid),
-        imports: u64::from(pid % 2),
-        iter_calls: KINDS[..2].iter().map(|&kind| (kind.to_owned(), 1)).collect(),
-        iter_bytes: KINDS[..2].iter().map(|&kind| (kind.to_owned(), 1)).collect(),
-        ..Process::default()
-    };
-    snapshot.processes = (1..=processes).map(row).chain([other]).collect();
-    let site = snapshot.probes[0].clone();
-    let probe = |at: usize| Probe {
-        target: format!("t{}", at * TARGETS / SITES),
-        site: format!("s{at}"),
-        ..site.clone()
-    };
-    snapshot.probes = (0..SITES).map(probe).collect();
-    snapshot.verified = snapshot.imports.iter().map(|row| (row.path.clone(), true)).collect();
-    let mut own = own();
-    own.maps = (0..11).map(|map| (format!("m{map}"), 8192)).collect();
-    own.start.insert("rest", Duration::from_secs(3));
-    (snapshot, own)
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::qemu::Machine;
 use crate::rigs::{self, RIGS, Rig};
 use crate::vm::{Guest, to_stdout};
 use crate::workspace::{self, run};
-use crate::{packages, promtool, setup, tools};
+use crate::{packages, prometheus, setup, tools};
 
 /// The kernels that every change is tested on: the oldest, two stable ones, the newest.
 const MATRIX: &[&str] = &["5.10", "6.1", "6.12", "7.3"];
@@ -62,7 +62,7 @@ pub fn command(options: &Options) -> Result<ExitCode> {
         stages.time("format", || run(workspace::cargo().args(["fmt", "--all", "--check"])))?;
         stages.time("lints", lints)?;
         sum.add(stages.time("host", host_tests)?);
-        let (passed, failed) = stages.time("rules", promtool::test)?;
+        let (passed, failed) = stages.time("rules", prometheus::test)?;
         sum.add(Tally { passed, failed });
     }
     if !options.host_only {
@@ -143,6 +143,7 @@ fn lints() -> Result<()> {
 
 fn host_tests() -> Result<Tally> {
     let mut sum = Tally::default();
+    let prometheus = prometheus::tree()?;
     // The guest's tests are for the guest; its helpers are tested here.
     for packages in [
         &[
@@ -155,8 +156,11 @@ fn host_tests() -> Result<Tally> {
             "iotrace-guest",
         ][..],
         &["--package", "iotrace-guest", "--lib", "--bins"],
+        // What only a Prometheus can tell.
+        &["--package", "iotrace", "--test", "fleet", "--", "--ignored"],
     ] {
         let mut test = workspace::cargo();
+        test.env("IOTRACE_PROMETHEUS", &prometheus);
         let out =
             test.args(["test", "--quiet", "--no-fail-fast"]).args(packages).stderr(Stdio::inherit()).output();
         let out = out.context("cannot start cargo")?;

@@ -1,4 +1,4 @@
-//! What Prometheus' own tool says of the rules, and of what the daemon exports.
+//! Debian's Prometheus, and what its own tool says of the rules and of what the daemon exports.
 
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -15,10 +15,15 @@ const CONFIG: &str = "dashboards/prometheus.yml";
 /// What the daemon exports of a snapshot; the daemon's own tests hold it to that.
 const EXPOSITION: &str = "daemon/tests/golden/metrics.txt";
 
+/// The folder with Prometheus and all that it needs, its tool too; fetched once.
+pub fn tree() -> Result<PathBuf> {
+    packages::tree(&["prometheus".to_owned()])?.context("no packages were asked for")
+}
+
 /// Checks the example and its rules, runs the tests of these, and checks the exposition: how many of these passed, and how
 /// many did not.
 pub fn test() -> Result<(usize, usize)> {
-    let tool = Promtool::fetched()?;
+    let tool = Promtool { tree: tree()? };
     let config = [workspace::root().join(CONFIG)];
     let exposition = workspace::root().join(EXPOSITION);
     let exposition =
@@ -50,11 +55,6 @@ struct Promtool {
 }
 
 impl Promtool {
-    fn fetched() -> Result<Self> {
-        let tree = packages::tree(&["promtool".to_owned()])?.context("no packages were asked for")?;
-        Ok(Self { tree })
-    }
-
     /// Whether it is content; what it says goes where this program's words go.
     fn passes(&self, arguments: &[&str], files: &[PathBuf], stdin: Stdio) -> Result<bool> {
         let mut command = Command::new(self.tree.join("usr/lib64/ld-linux-x86-64.so.2"));
