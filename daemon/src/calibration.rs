@@ -2,9 +2,13 @@
 //!
 //! The calls are made by processes of this program, and are counted as theirs.
 
-use std::{collections::BTreeMap, process::Command};
+use std::{
+    collections::BTreeMap,
+    process::Command,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, ensure};
 use iotrace_load::{
     Outcome, Report,
     turns::{Place, Sample, Turn},
@@ -71,15 +75,16 @@ impl Costs {
     }
 }
 
-/// Makes the calls of every load, and tells of each load that is about to run and of its end.
+/// Makes the calls of every load, and tells of each load that is about to run and of its end; until it is to `stop`.
 ///
 /// # Errors
-/// The load that cannot be run.
-pub fn calls(mut around: impl FnMut(Load)) -> Result<Calls> {
+/// The load that cannot be run; or that it was stopped.
+pub fn calls(stop: &AtomicBool, mut around: impl FnMut(Load)) -> Result<Calls> {
     let mut calls = Calls::new();
     for load in Load::ALL {
         around(load);
         for _ in 0..ROUNDS {
+            ensure!(!stop.load(Relaxed), "stopped before all calls were made");
             let seconds = once(load)?;
             let least = calls.entry(load).or_insert(seconds);
             *least = least.min(seconds);

@@ -108,6 +108,9 @@ pub struct Daemon {
     /// What to log to standard error.
     #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = levels())]
     pub log: LevelFilter,
+    /// How to log it.
+    #[arg(long, value_name = "FORMAT", default_value = "text")]
+    pub log_format: LogFormat,
     /// Log rare diagnostics of the kernel side too; each probe gets slower by a little.
     #[arg(long)]
     pub debug_probes: bool,
@@ -186,6 +189,15 @@ pub struct Selftest {
     /// How to show it.
     #[arg(short, long, value_name = "FORMAT", default_value = "text")]
     pub output: CheckOutput,
+}
+
+/// How the daemon logs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LogFormat {
+    /// For people, and for the journal with its levels.
+    Text,
+    /// For programs: an object in each line, with time, level and message.
+    Json,
 }
 
 /// How `top` shows its result.
@@ -297,6 +309,7 @@ mod tests {
             web_config: None,
             open_health: false,
             log: LevelFilter::Info,
+            log_format: LogFormat::Text,
             debug_probes: false,
             no_follow_modules: false,
             no_selftest: false,
@@ -375,6 +388,7 @@ mod tests {
             "daemon --open-health",
             "daemon --web.config.file",
             "daemon --log loud",
+            "daemon --log-format xml",
             "daemon --top-k 0",
             "daemon --overhead-budget 0",
             "daemon --overhead-budget nan",

@@ -8,16 +8,15 @@ use std::{
 };
 
 use anyhow::{Error, Result};
-use log::LevelFilter;
 
 use crate::{
     bench,
     check::{self, CheckReport, Fact, Verdict},
-    cli::{self, CheckOutput, TopOutput},
+    cli::{self, CheckOutput, LogFormat, TopOutput},
     daemon::{self, Service},
     filter::{Filter, FilterError},
     http::Web,
-    kernel,
+    kernel, logging,
     measure::Measure,
     probes::Scope,
     selftest,
@@ -39,16 +38,7 @@ pub fn failure(error: &Error) -> ExitCode {
 /// # Errors
 /// The web configuration that cannot be used, the address that cannot be listened on, or why nothing can be traced.
 pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
-    env_logger::Builder::new()
-        .filter_level(options.log)
-        // aya tells at `debug` of every instruction that it relocates.
-        .filter_module(
-            "aya",
-            if options.log < LevelFilter::Trace { options.log.min(LevelFilter::Warn) } else { options.log },
-        )
-        .format_target(false)
-        .format_timestamp(if journald() { None } else { Some(env_logger::TimestampPrecision::Seconds) })
-        .init();
+    logging::start(options.log, options.log_format == LogFormat::Json);
     let web = match &options.web_config {
         Some(path) => Web::read(path, options.open_health)?,
         None => Web::default(),
@@ -62,11 +52,6 @@ pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
     let budget = (!options.exact).then_some(options.overhead_budget / 100.0);
     daemon::run(Service { listen, web, scope, modules, rows, selftest, budget })?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Whether standard error goes to the journal, which has its own time stamps.
-fn journald() -> bool {
-    std::env::var_os("JOURNAL_STREAM").is_some()
 }
 
 /// `iotrace top`.

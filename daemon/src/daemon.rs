@@ -11,7 +11,6 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use sd_notify::NotifyState;
 use tokio::{
     io::{Interest, unix::AsyncFd},
     runtime,
@@ -28,6 +27,7 @@ use crate::{
     probes::{KernelLog, Scope},
     selftest,
     snapshot::{Delta, Snapshot, State},
+    systemd::{self, Watchdog},
     top,
     totals::{Rows, Totals},
     tracer::{Modules, Progress, Took, Tracer, TracerError},
@@ -101,12 +101,16 @@ async fn serve(service: Service) -> Result<()> {
     }));
     let mut ticks = tokio::time::interval(LOOK);
     let (mut all, mut attaching) = (false, Instant::now());
+    let mut watchdog = Watchdog::wanted();
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
             _ = ticks.tick() => {
                 ensure!(!tracer.is_dead(), "the attaching thread died; its last words are above");
+                if let Some(watchdog) = &mut watchdog {
+                    watchdog.look(tracer.drained());
+                }
                 if !all {
                     all = follow_attaching(&tracer, &ready, &start, &mut attaching);
                     if all && tracer.totals.probes().iter().all(|probe| probe.state != State::Attached) {
@@ -120,7 +124,7 @@ async fn serve(service: Service) -> Result<()> {
         }
     }
     log::info!("stopping");
-    notify(&[NotifyState::Stopping]);
+    systemd::stopping();
     let _server_gone = stop.send(());
     server.await.context("the HTTP server panicked")?;
     tracer.stop();
@@ -190,18 +194,8 @@ fn follow_attaching(tracer: &Tracer, ready: &AtomicBool, start: &Mutex<Stages>, 
         let failed = count(State::Failed);
         log::warn!("{failed} sites could not be probed, such as {}: {}", first.site, first.reason);
     }
-    let mut states = vec![NotifyState::Status(&status)];
-    if !ready.swap(true, Relaxed) {
-        states.push(NotifyState::Ready);
-    }
-    notify(&states);
+    systemd::status(&status, !ready.swap(true, Relaxed));
     progress == Progress::All
-}
-
-fn notify(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
-        log::debug!("systemd is not told: {error}");
-    }
 }
 
 /// What the HTTP server serves.

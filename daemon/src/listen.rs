@@ -18,6 +18,8 @@ use std::{
 use socket2::{Domain, Socket, Type};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 
+use crate::systemd;
+
 /// Where to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
@@ -102,7 +104,7 @@ impl Listener {
             Listener::of(socket)
                 .map_err(|error| io::Error::new(error.kind(), format!("descriptor {number}: {error}")))
         };
-        sd_notify::listen_fds()?.map(take).collect()
+        systemd::sockets()?.map(take).collect()
     }
 
     /// A socket that listens already. Needs a runtime.

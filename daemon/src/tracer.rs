@@ -4,7 +4,7 @@ use std::{
     io,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
         mpsc::{self, RecvTimeoutError},
     },
     thread::{self, JoinHandle},
@@ -49,6 +49,7 @@ pub struct Tracer {
     /// How long it took until attaching began.
     pub took: Took,
     progress: mpsc::Receiver<Progress>,
+    drained: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
     wake: mpsc::Sender<()>,
     thread: JoinHandle<()>,
@@ -108,7 +109,8 @@ impl Tracer {
         let took = Took { read: facts.read, plan: facts.planned, load: started.elapsed() - known };
         log::debug!("{took:?}");
         let totals = Arc::new(Totals::of(records, rows));
-        drain(&totals).map_err(TracerError::Thread)?;
+        let drained = Arc::default();
+        drain(&totals, Arc::clone(&drained)).map_err(TracerError::Thread)?;
         let budget = budget.and_then(Wanted::measured).map(|measured| (measured, Arc::clone(&totals)));
         let (report, progress) = mpsc::channel();
         let (wake, sleeping) = mpsc::channel();
@@ -120,12 +122,17 @@ impl Tracer {
                 attach(probes, &report, &stopped, modules, &sleeping, budget);
             })
             .map_err(TracerError::Thread)?;
-        Ok(Tracer { totals, log, took, progress, stop, wake, thread })
+        Ok(Tracer { totals, log, took, progress, drained, stop, wake, thread })
     }
 
     /// How far attaching has come, if it has come farther since this was last asked.
     pub fn progress(&self) -> Option<Progress> {
         self.progress.try_iter().last()
+    }
+
+    /// How often the thread that reads the maps has come round, which it does once a second at least.
+    pub fn drained(&self) -> u64 {
+        self.drained.load(Relaxed)
     }
 
     /// Whether the attaching thread has died: it lives until [`Tracer::stop`].
@@ -148,14 +155,15 @@ const DRAIN: Duration = Duration::from_millis(20);
 /// How often it is looked whether anybody still holds the totals.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// Takes what processes hand over, as long as anybody holds the totals.
-fn drain(totals: &Arc<Totals>) -> io::Result<()> {
+/// Takes what processes hand over, as long as anybody holds the totals; counts how often in `rounds`.
+fn drain(totals: &Arc<Totals>, rounds: Arc<AtomicU64>) -> io::Result<()> {
     let waiter = totals.waiter()?;
     let totals = Arc::downgrade(totals);
     let drain = move || {
         while let Some(totals) = totals.upgrade() {
             totals.drain();
             drop(totals);
+            rounds.fetch_add(1, Relaxed);
             thread::sleep(DRAIN);
             waiter.wait(IDLE);
         }
@@ -202,7 +210,7 @@ fn attach(
         allocator::give_back();
         let _gone = report.send(Progress::All);
         if let Some((measured, totals)) = measured.take() {
-            budget = measured.keep(&probes, totals, modules == Modules::Follow);
+            budget = measured.keep(&probes, totals, modules == Modules::Follow, stop);
         }
         let mut looked = Instant::now();
         while probes.next_rank().is_none() {

@@ -25,7 +25,8 @@ const CRATES: &[(&str, &[&str])] = &[
     ("iced_x86", &["plan/arch_x86_64.rs", "plan/run_x86_64.rs"]),
     ("clap", &["cli.rs", "cli/"]),
     ("caps", &["privileges.rs"]),
-    ("sd_notify", &["daemon.rs", "listen.rs"]),
+    ("sd_notify", &["systemd.rs"]),
+    ("env_logger", &["logging.rs"]),
     ("socket2", &["listen.rs"]),
     (
         "iotrace_load",
@@ -45,7 +46,8 @@ const MODULES: &[(&str, &[&str])] = &[
     ("governor", &[]),
     ("http", &["listen", "metrics", "printable"]),
     ("kernel", &["plan"]),
-    ("listen", &[]),
+    ("listen", &["systemd"]),
+    ("logging", &[]),
     ("allocator", &[]),
     ("metrics", &["names", "own", "snapshot"]),
     ("names", &[]),
@@ -58,6 +60,7 @@ const MODULES: &[(&str, &[&str])] = &[
     ("selftest", &["kernel", "measure", "snapshot", "totals"]),
     ("shared", &[]),
     ("snapshot", &[]),
+    ("systemd", &[]),
     ("top", &["snapshot"]),
     ("totals", &["pids", "probes", "shared", "snapshot", "who"]),
     (

@@ -47,7 +47,7 @@ fn it_starts_the_daemon() {
     let cli = Cli::read(command.split_whitespace()).unwrap();
     assert!(matches!(cli.command, Command::Daemon(daemon)
         if matches!(daemon.listen[..], [Address::Tcp(address)] if address.ip().is_loopback())));
-    for (key, value) in [("Type", "notify"), ("Restart", "on-failure"), ("TimeoutStopSec", "15")] {
+    for (key, value) in [("Type", "notify"), ("Restart", "on-failure"), ("WatchdogSec", "30")] {
         assert_eq!(service(&unit, key), Some(value), "{key}");
     }
     // The exit code for "nothing can be measured".
@@ -70,12 +70,18 @@ fn it_is_not_root_and_keeps_what_it_needs() {
         ("NoNewPrivileges", "yes"),
         ("ProtectSystem", "strict"),
         ("LimitMEMLOCK", "infinity"),
+        ("PrivateNetwork", "yes"),
+        ("SystemCallErrorNumber", "EPERM"),
     ] {
         assert_eq!(service(&unit, key), Some(value), "{key}");
     }
     let needed = "CAP_BPF CAP_PERFMON CAP_SYSLOG CAP_SYS_RAWIO CAP_DAC_READ_SEARCH CAP_SYS_ADMIN";
     assert_eq!(service(&unit, "AmbientCapabilities"), Some(needed));
     assert_eq!(service(&unit, "CapabilityBoundingSet"), Some(needed));
+    // Its socket comes from a unit of its own, which goes with it.
+    let key = |section: &str, key: &str| unit.get(&(section.to_owned(), key.to_owned())).map(String::as_str);
+    assert_eq!(key("Unit", "Requires"), Some("iotrace.socket"));
+    assert_eq!(key("Install", "Also"), Some("iotrace.socket"));
     for breaks in
         ["User", "PrivateUsers", "ProtectKernelTunables", "ProtectKernelLogs", "PrivateDevices", "ProcSubset"]
     {

@@ -1,6 +1,7 @@
 //! How soon a daemon is of use.
 
 use std::{
+    collections::BTreeMap,
     net::{TcpListener, TcpStream},
     os::fd::OwnedFd,
     process::{Command, Stdio},
@@ -13,7 +14,7 @@ use iotrace_guest::{IOTRACE, daemon::Daemon, http, in_guest, kernel, process::ev
 #[test]
 fn ready_within_four_seconds() {
     let _alone = in_guest();
-    let mut daemon = Daemon::start(19_473);
+    let mut daemon = Daemon::start_with(19_473, &["--no-selftest", "--exact", "--log-format", "json"]);
     let ready = daemon.ready();
     let first = daemon.metrics();
     let pending = first.with("iotrace_site_attached", &[("state", "pending")]).count();
@@ -31,6 +32,12 @@ fn ready_within_four_seconds() {
     let ended = daemon.end(libc::SIGTERM);
     println!("stopped in {:?}", ended.took);
     assert_eq!(ended.code, 0, "{}", ended.stderr);
+    let lines = ended.stderr.lines().map(|line| {
+        let line: BTreeMap<String, String> = serde_json::from_str(line).expect("an object");
+        assert!(line.keys().eq(["level", "message", "time"]) && line["time"].ends_with('Z'), "{line:?}");
+        (line["level"].clone(), line["message"].clone())
+    });
+    assert!(lines.collect::<Vec<_>>().contains(&("info".into(), "stopping".into())), "{}", ended.stderr);
     if timed() {
         assert!(ready < Duration::from_secs(4), "ready in {ready:?}");
     }

@@ -1,6 +1,6 @@
 //! Keys.
 
-use std::io;
+use std::{fs, io};
 
 use anyhow::{Result, bail};
 
@@ -18,6 +18,8 @@ const KEYCTL_INSTANTIATE_IOV: usize = 20;
 struct Instantiate {
     abi: Abi,
     vector: Vector,
+    /// Whether a refusal may be that of a filter, before the import.
+    filtered: bool,
 }
 
 impl Work for Instantiate {
@@ -31,6 +33,9 @@ impl Work for Instantiate {
             Some(libc::ENOSYS | libc::EOPNOTSUPP) => {
                 return Err(Impossible("the kernel has no keys (CONFIG_KEYS)".into()).into());
             }
+            Some(libc::EPERM) if self.filtered => {
+                return Err(Impossible("a seccomp filter may refuse it as the kernel does".into()).into());
+            }
             Some(libc::EPERM) if !self.vector.is_absent() => Ok(self.vector.length()),
             Some(_) => result,
             None => bail!("it was allowed to fill a key"),
@@ -41,5 +46,7 @@ impl Work for Instantiate {
 
 /// `keyctl(KEYCTL_INSTANTIATE_IOV)`.
 pub fn instantiate(setup: &Setup) -> Result<Box<dyn Work>> {
-    Ok(Box::new(Instantiate { abi: setup.abi, vector: setup.vector()? }))
+    // SECCOMP_MODE_FILTER, as of systemd's SystemCallFilter= or a container.
+    let filtered = fs::read_to_string("/proc/self/status")?.lines().any(|line| line == "Seccomp:\t2");
+    Ok(Box::new(Instantiate { abi: setup.abi, vector: setup.vector()?, filtered }))
 }

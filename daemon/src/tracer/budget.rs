@@ -2,7 +2,10 @@
 
 use std::{
     collections::BTreeMap,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     thread::{self, JoinHandle},
     time::Instant,
 };
@@ -29,7 +32,7 @@ pub(super) struct Wanted {
 impl Wanted {
     /// Begins to make the calls without probes. Nothing may be attached before [`Wanted::measured`].
     pub(super) fn new(share: f64) -> Wanted {
-        Wanted { share, without: thread::spawn(|| calibration::calls(|_| {})) }
+        Wanted { share, without: thread::spawn(|| calibration::calls(&AtomicBool::new(false), |_| {})) }
     }
 
     /// Waits for the calls without probes; `None` where they failed, after a warning.
@@ -63,11 +66,17 @@ pub(super) struct Budget {
 
 impl Measured {
     /// Makes the calls again, now that all is attached; `None` where that tells no cost, after a warning. What is closed can be
-    /// opened again if this thread `reopens`, for which it needs its privileges.
-    pub(super) fn keep(self, probes: &Probes, totals: Arc<Totals>, reopens: bool) -> Option<Budget> {
+    /// opened again if this thread `reopens`, for which it needs its privileges. Ends early, with `None`, when it is to `stop`.
+    pub(super) fn keep(
+        self,
+        probes: &Probes,
+        totals: Arc<Totals>,
+        reopens: bool,
+        stop: &AtomicBool,
+    ) -> Option<Budget> {
         let mut mechanisms: BTreeMap<Load, &'static str> = BTreeMap::new();
         let mut before = probes.passes();
-        let with = calibration::calls(|load| {
+        let with = calibration::calls(stop, |load| {
             let now = probes.passes();
             // The second time it has run: its site is the one that so many calls passed.
             let passed = |number: u16| {
@@ -84,6 +93,7 @@ impl Measured {
         });
         let costs = match with {
             Ok(with) => Costs::between(&self.without, &with, &mechanisms),
+            Err(_) if stop.load(Relaxed) => return None,
             Err(error) => {
                 log::warn!(
                     "what the probes cost cannot be measured, so no overhead budget is kept: {error:#}"
