@@ -109,6 +109,17 @@ pub const RIGS: &[Rig] = &[
         last: "",
     },
     Rig {
+        name: "systemd",
+        flavour: Flavour::Cloud,
+        smp: 2,
+        packages: &["systemd"],
+        modules: &[],
+        tests: &[Test { name: "service", ignored: false, on: &["7.3"] }],
+        rest: false,
+        check: false,
+        last: "",
+    },
+    Rig {
         name: "the full kernel",
         flavour: Flavour::Full,
         smp: 2,
@@ -167,6 +178,7 @@ mod tests {
             "modules",
             "programs",
             "prometheus",
+            "service",
             "top",
             "who",
             "zerocopy",
@@ -219,6 +231,7 @@ mod tests {
                 "lockdown",
                 "programs",
                 "prometheus",
+                "service",
                 "kinds_full"
             ]
         );
