@@ -3,7 +3,7 @@
 use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 use clap::{
-    Args, Parser, Subcommand, ValueEnum,
+    Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand, ValueEnum,
     builder::{PossibleValuesParser, TypedValueParser as _},
     error::ErrorKind,
 };
@@ -12,6 +12,7 @@ use log::LevelFilter;
 use crate::listen::Address;
 
 mod bench;
+mod file;
 mod only;
 
 pub use bench::{Bench, Common, Experiment, SingleSegment, TcpMmap};
@@ -93,6 +94,14 @@ pub enum Sample {
     after_help = "Exit codes: 0 stopped by a signal, 1 failure, 2 usage error, or nothing can be measured here."
 )]
 pub struct Daemon {
+    /// A TOML file with options of this command, by their long names: those that are not given here count as it says.
+    ///
+    /// SIGHUP has it read again: the level of the log changes at once, the rest at the next start.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Read the options, and the files that they name, and do no more.
+    #[arg(long)]
+    pub check_config: bool,
     /// Where to serve, also several times: an address, where port 0 takes a free one, or unix:/PATH. Sockets that
     /// systemd passes take the place of all.
     #[arg(long, value_name = "ADDR:PORT", default_value = "127.0.0.1:9469")]
@@ -237,23 +246,36 @@ impl Cli {
         I: IntoIterator,
         I::Item: Into<OsString> + Clone,
     {
-        Cli::try_parse_from(arguments).map_err(|error| {
-            let text = error.render().to_string();
-            match error.kind() {
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
-                    Done { text: text.trim_end().to_owned(), code: 0 }
-                }
-                ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-                    Done { text: text.trim_end().to_owned(), code: NOTHING }
-                }
-                _ => Done { text: one_line(&text), code: NOTHING },
-            }
-        })
+        let arguments: Vec<OsString> = arguments.into_iter().map(Into::into).collect();
+        let mut program = Cli::command();
+        program.build();
+        let typed = program.clone().try_get_matches_from(&arguments).map_err(|error| Done::from(&error))?;
+        let cli = Cli::from_arg_matches(&typed).map_err(|error| Done::from(&error))?;
+        let (Command::Daemon(Daemon { config: Some(path), .. }), Some((_, typed))) =
+            (&cli.command, typed.subcommand())
+        else {
+            return Ok(cli);
+        };
+        let all =
+            file::with_file(&program, arguments, typed, path).map_err(|text| Done { text, code: NOTHING })?;
+        Cli::try_parse_from(all).map_err(|error| Done::from(&error))
+    }
+}
+
+impl From<&clap::Error> for Done {
+    fn from(error: &clap::Error) -> Done {
+        let whole = |code| Done { text: error.render().to_string().trim_end().to_owned(), code };
+        match error.kind() {
+            ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => whole(0),
+            ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => whole(NOTHING),
+            _ => Done { text: one_line(error), code: NOTHING },
+        }
     }
 }
 
 /// What clap says in its first paragraph, and its tip if it has one.
-fn one_line(text: &str) -> String {
+fn one_line(error: &clap::Error) -> String {
+    let text = error.render().to_string();
     let mut paragraphs = text.split("\n\n").map(|paragraph| {
         let lines: Vec<&str> = paragraph.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
         lines.join(" ")
@@ -291,7 +313,6 @@ fn levels() -> impl clap::builder::TypedValueParser<Value = LevelFilter> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory as _;
 
     fn read(arguments: &str) -> Result<Command, Done> {
         Cli::read(format!("iotrace {arguments}").split_whitespace()).map(|cli| cli.command)
@@ -305,6 +326,8 @@ mod tests {
     #[test]
     fn defaults_are_safe() {
         let daemon = Daemon {
+            config: None,
+            check_config: false,
             listen: vec!["127.0.0.1:9469".parse().unwrap()],
             web_config: None,
             open_health: false,

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs,
+    env, fs,
     io::{self, Write as _},
     process::ExitCode,
 };
@@ -12,7 +12,7 @@ use anyhow::{Error, Result};
 use crate::{
     bench,
     check::{self, CheckReport, Fact, Verdict},
-    cli::{self, CheckOutput, LogFormat, TopOutput},
+    cli::{self, CheckOutput, Cli, LogFormat, TopOutput},
     daemon::{self, Service},
     filter::{Filter, FilterError},
     http::Web,
@@ -38,20 +38,41 @@ pub fn failure(error: &Error) -> ExitCode {
 /// # Errors
 /// The web configuration that cannot be used, the address that cannot be listened on, or why nothing can be traced.
 pub fn daemon(options: &cli::Daemon) -> Result<ExitCode> {
-    logging::start(options.log, options.log_format == LogFormat::Json);
+    if !options.check_config {
+        logging::start(options.log, options.log_format == LogFormat::Json);
+    }
     let web = match &options.web_config {
         Some(path) => Web::read(path, options.open_health)?,
         None => Web::default(),
     };
     let filter = Filter::resolve(&options.only)?;
+    if options.check_config {
+        print("The configuration is in order.\n");
+        return Ok(ExitCode::SUCCESS);
+    }
     let modules = if options.no_follow_modules { Modules::AtStart } else { Modules::Follow };
     let scope = Scope { filter, follow: false, diagnose: options.debug_probes };
     // What the self-test does may be left out by what the user chose.
     let selftest = !options.no_selftest && scope.filter == Filter::default();
     let (listen, rows) = (options.listen.clone(), Rows::Heaviest(options.top_k));
     let budget = (!options.exact).then_some(options.overhead_budget / 100.0);
-    daemon::run(Service { listen, web, scope, modules, rows, selftest, budget })?;
+    let reload = || reload(options);
+    daemon::run(Service { listen, web, scope, modules, rows, selftest, budget, reload: &reload })?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Reads the command line and its file again: the level of the log changes at once.
+fn reload(running: &cli::Daemon) {
+    let read = match Cli::read(env::args_os()).map(|cli| cli.command) {
+        Ok(cli::Command::Daemon(read)) => read,
+        Ok(_) => return,
+        Err(done) => return log::error!("{}; what was in force stays", done.text),
+    };
+    logging::limit(read.log);
+    log::info!("the options are read again, and the log has what is at least {}", read.log);
+    if (cli::Daemon { log: running.log, ..read }) != *running {
+        log::warn!("other options have changed, too: they count from the next start");
+    }
 }
 
 /// `iotrace top`.
@@ -119,7 +140,7 @@ fn show(delta: Delta, options: &cli::Top) {
 pub fn check(options: &cli::Check) -> Result<ExitCode> {
     let mut report = CheckReport {
         release: kernel::release(),
-        arch: std::env::consts::ARCH.into(),
+        arch: env::consts::ARCH.into(),
         facts: facts(),
         kinds: Vec::new(),
         tried: true,

@@ -37,7 +37,7 @@ use crate::{
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What the daemon is to do.
-pub struct Service {
+pub struct Service<'a> {
     /// Where to serve.
     pub listen: Vec<Address>,
     /// To whom, and how.
@@ -52,24 +52,27 @@ pub struct Service {
     pub selftest: bool,
     /// The share of each processor that the probes of walkers may take; `None` for any.
     pub budget: Option<f64>,
+    /// What is to be done on SIGHUP.
+    pub reload: &'a dyn Fn(),
 }
 
 /// Runs until SIGTERM or SIGINT.
 ///
 /// # Errors
 /// The address that cannot be listened on, or why nothing can be traced.
-pub fn run(service: Service) -> Result<()> {
+pub fn run(service: Service<'_>) -> Result<()> {
     allocator::frugal();
     let runtime =
         runtime::Builder::new_current_thread().enable_all().build().context("cannot start the event loop")?;
     runtime.block_on(serve(service))
 }
 
-async fn serve(service: Service) -> Result<()> {
-    let Service { listen, web, scope, modules, rows, selftest, budget } = service;
+async fn serve(service: Service<'_>) -> Result<()> {
+    let Service { listen, web, scope, modules, rows, selftest, budget, reload } = service;
     // Before anything slow: a port in use is told at once, and a signal at any time ends in order.
     let mut terminate = signal(SignalKind::terminate()).context("cannot catch SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot catch SIGINT")?;
+    let mut hangup = signal(SignalKind::hangup()).context("cannot catch SIGHUP")?;
     let listeners = listeners(&listen)?;
 
     let mut tracer = Tracer::start(scope, modules, rows, budget)?;
@@ -106,6 +109,7 @@ async fn serve(service: Service) -> Result<()> {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
+            _ = hangup.recv() => reload(),
             _ = ticks.tick() => {
                 ensure!(!tracer.is_dead(), "the attaching thread died; its last words are above");
                 if let Some(watchdog) = &mut watchdog {

@@ -14,6 +14,7 @@ pub mod check;
 pub mod cli;
 pub mod commands;
 pub mod daemon;
+pub mod files;
 pub mod filter;
 pub mod governor;
 pub mod http;

@@ -28,7 +28,7 @@ pub fn start(level: LevelFilter, json: bool) {
     let mut builder = Builder::new();
     // aya tells at `debug` of every instruction that it relocates.
     let aya = if level < LevelFilter::Trace { level.min(LevelFilter::Warn) } else { level };
-    builder.filter_level(level).filter_module("aya", aya);
+    builder.filter_level(LevelFilter::Trace).filter_module("aya", aya);
     builder.format_target(false).format_timestamp(Some(TimestampPrecision::Seconds));
     match (json, journal) {
         (true, _) => {
@@ -50,6 +50,12 @@ pub fn start(level: LevelFilter, json: bool) {
         (false, false) => {}
     }
     builder.init();
+    limit(level);
+}
+
+/// From now on, logs what is at least of this `level`.
+pub fn limit(level: LevelFilter) {
+    log::set_max_level(level);
 }
 
 /// Whether standard error leads to the journal, as systemd.exec(5) says to find out.

@@ -137,6 +137,10 @@ fn the_units_keep_what_they_promise() {
         ones.parse::<u32>().expect("a number") * 10 + tenths.parse::<u32>().expect("a digit") <= EXPOSURE
     );
 
+    systemctl(&["reload", "iotrace"]);
+    assert!(eventually(PATIENCE, || journal().contains("the options are read again")), "{}", journal());
+    assert_eq!(property("MainPID"), pid);
+
     // Killed, it comes back, and scrapes meanwhile wait instead of failing.
     systemctl(&["kill", "--signal=SIGKILL", "--kill-whom=main", "iotrace"]);
     assert!(eventually(PATIENCE, || !["0", &pid].contains(&&*property("MainPID"))), "{}", journal());

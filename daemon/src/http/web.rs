@@ -13,16 +13,16 @@ mod auth;
 mod bucket;
 mod clients;
 mod config;
-mod files;
 mod tls;
 
 use auth::Guard;
 pub use auth::Verdict;
 use bucket::Bucket;
 use config::{Users, WebConfig};
-use files::Stamp;
 pub use tls::HTTP2;
 use tls::TlsAcceptor;
+
+use crate::files::{self, Stamp};
 
 /// To whom is served, and how. By default to everybody: no TLS, no password, no limit.
 #[derive(Default)]

@@ -1,4 +1,4 @@
-//! The files of the web configuration: what is in them, and whether that has changed.
+//! Files of the user's: what is in them, and whether that has changed.
 
 use std::{
     fs, io,
