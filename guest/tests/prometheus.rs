@@ -91,7 +91,8 @@ fn filled(expression: &str) -> String {
 /// Whether a number can be one of this unit.
 fn fits(unit: &str, value: f64) -> bool {
     match unit {
-        "percentunit" => (0.0..=1.001).contains(&value),
+        // The time of a scrape and of the reading that it gets differ, on a busy machine by more from one to the next.
+        "percentunit" => (0.0..=1.05).contains(&value),
         // Of a call, a KiB or a MiB, and of waiting in a second.
         "s" => (0.0..10.0).contains(&value),
         _ => value >= 0.0 && value.is_finite(),
