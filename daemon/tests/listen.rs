@@ -14,27 +14,13 @@ use std::{
 };
 
 use iotrace::{
-    http::{Form, Limits, Source, Web, serve},
+    http::{Limits, Web, serve},
     listen::{Address, Listener},
 };
 
-struct Fixed;
+mod fixed;
 
-impl Source for Fixed {
-    type Reading = ();
-
-    fn read(&self) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn encode(&self, (): &(), _: Form) -> Result<Vec<u8>, String> {
-        Ok(b"one 1\n".to_vec())
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        Ok(())
-    }
-}
+use fixed::{Fixed, TEXT};
 
 fn within<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -79,8 +65,8 @@ fn all_listeners_are_served() {
             let file = file.clone();
             move || {
                 for _ in 0..3 {
-                    assert!(ask(TcpStream::connect(tcp).unwrap()).ends_with("one 1\n"));
-                    assert!(ask(UnixStream::connect(&file).unwrap()).ends_with("one 1\n"));
+                    assert!(ask(TcpStream::connect(tcp).unwrap()).ends_with(TEXT));
+                    assert!(ask(UnixStream::connect(&file).unwrap()).ends_with(TEXT));
                 }
                 drop(stop);
             }

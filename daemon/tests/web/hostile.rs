@@ -11,7 +11,7 @@ use proptest::{prelude::*, test_runner::TestRunner};
 use tempfile::TempDir;
 
 use super::{
-    server::{Server, TLS, authority, client, issue, status},
+    server::{Server, Stream, TLS, authority, client, issue, status},
     tls::{frame, http2},
 };
 
@@ -46,6 +46,14 @@ fn whatever_is_sent_instead_of_tls_the_server_lives() {
         .unwrap();
 }
 
+/// Says that nothing more comes, and waits for the end.
+fn end(mut stream: Stream) {
+    stream.conn.send_close_notify();
+    let _ended = stream.flush();
+    let _refused = stream.sock.shutdown(Shutdown::Write);
+    let _reset = stream.read_to_end(&mut Vec::new());
+}
+
 #[test]
 fn whatever_is_sent_within_tls_the_server_lives() {
     let server = Server::tls_of("", Limits::default());
@@ -57,10 +65,7 @@ fn whatever_is_sent_within_tls_the_server_lives() {
         .run(&sent, |sent| {
             let mut stream = server.tls(client(server.folder.path(), None, false));
             let _refused = stream.write_all(&sent);
-            stream.conn.send_close_notify();
-            let _ended = stream.flush();
-            let _refused = stream.sock.shutdown(Shutdown::Write);
-            let _reset = stream.read_to_end(&mut Vec::new());
+            end(stream);
             server.assert_serves();
             Ok(())
         })
@@ -80,10 +85,7 @@ fn whatever_frames_are_sent_the_server_lives() {
                 let _refused = stream.write_all(&frame(kind, flags, on, &payload));
             }
             let _refused = stream.write_all(&rest);
-            stream.conn.send_close_notify();
-            let _ended = stream.flush();
-            let _refused = stream.sock.shutdown(Shutdown::Write);
-            let _reset = stream.read_to_end(&mut Vec::new());
+            end(stream);
             server.assert_serves();
             Ok(())
         })

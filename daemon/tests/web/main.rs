@@ -1,6 +1,8 @@
 //! The server as a web configuration asks for: passwords, headers, rates, TLS, certificates of clients, HTTP/2.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "../fixed/mod.rs"]
+mod fixed;
 mod hostile;
 mod server;
 mod tls;
@@ -25,7 +27,7 @@ fn passwords_let_in_those_who_know_them_and_health_is_open() {
         let answer = server.get("/metrics", login).to_ascii_lowercase();
         assert_eq!(status(&answer), "401", "{login:?}");
         assert!(answer.contains("www-authenticate: basic") && answer.contains("x-frame-options: deny"));
-        assert!(!answer.contains("up_or_so"));
+        assert!(!answer.contains(fixed::TEXT));
     }
     for path in ["/", "/v1/snapshot", "/nothing", "/-/healthy/../../metrics"] {
         assert_eq!(status(&server.get(path, None)), "401", "what is there is not told: {path}");

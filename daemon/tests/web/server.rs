@@ -12,7 +12,7 @@ use std::{
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use iotrace::{
-    http::{Form, Limits, Source, Web, serve},
+    http::{Limits, Web, serve},
     listen::Listener,
 };
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -24,23 +24,7 @@ use tokio_rustls::rustls::{
     version::{TLS12, TLS13},
 };
 
-struct Fixed;
-
-impl Source for Fixed {
-    type Reading = ();
-
-    fn read(&self) -> Result<(), String> {
-        Ok(())
-    }
-
-    fn encode(&self, (): &(), _: Form) -> Result<Vec<u8>, String> {
-        Ok(b"up_or_so 1\n".to_vec())
-    }
-
-    fn ready(&self) -> Result<(), String> {
-        Ok(())
-    }
-}
+use crate::fixed::Fixed;
 
 /// A folder with a web configuration, and a server that serves by it.
 pub struct Server {

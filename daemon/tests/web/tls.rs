@@ -11,7 +11,10 @@ use std::{
 use iotrace::http::Limits;
 use tempfile::TempDir;
 
-use super::server::{Server, Stream, TLS, ask, authority, client, issue, status};
+use super::{
+    fixed::TEXT,
+    server::{Server, Stream, TLS, ask, authority, client, issue, status},
+};
 
 /// The preface of HTTP/2, and settings that set nothing.
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
@@ -59,7 +62,7 @@ fn tls_is_spoken_and_renewed() {
     fs::write(folder.join("ca.pem"), trusted).unwrap();
     server.assert_serves();
     // Without TLS there is no answer.
-    assert!(!ask(server.tcp(), "/metrics", None).unwrap_or_default().contains("up_or_so"));
+    assert!(!ask(server.tcp(), "/metrics", None).unwrap_or_default().contains(TEXT));
 }
 
 #[test]
@@ -137,7 +140,7 @@ fn http2_serves() {
             }
         }
         // `:status: 200` in the static table.
-        assert_eq!((status, body.as_slice()), (Some(0x88), &b"up_or_so 1\n"[..]));
+        assert_eq!((status, body.as_slice()), (Some(0x88), TEXT.as_bytes()));
     }
 }
 
