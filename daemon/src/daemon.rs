@@ -20,6 +20,7 @@ use tokio::{
 use crate::{
     allocator,
     http::{self, Form, Limits, Web},
+    kernel,
     listen::{Address, Listener},
     metrics,
     own::{self, Own},
@@ -219,7 +220,7 @@ impl http::Source for Served {
             read: started.elapsed(),
             maps: self.totals.maps(),
             start: self.start.lock().unwrap_or_else(PoisonError::into_inner).clone(),
-            release: own::release(),
+            release: kernel::release(),
             process: own::Process::now(),
         };
         Ok((snapshot, own))

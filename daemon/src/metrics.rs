@@ -205,7 +205,8 @@ impl Exposition<'_> {
         let maps = self.own.maps.iter();
         let maps = maps.map(|(map, &bytes)| sample(&names::MAP_BYTES, &[map], bytes as f64));
         let build = sample(&names::BUILD_INFO, &[env!("CARGO_PKG_VERSION")], 1.0);
-        let kernel = self.own.release.iter().map(|release| sample(&names::KERNEL_INFO, &[release], 1.0));
+        let release = Some(&self.own.release).filter(|release| !release.is_empty());
+        let kernel = release.map(|release| sample(&names::KERNEL_INFO, &[release], 1.0));
         vec![
             family(&names::WINDOW_SECONDS, window),
             family(&names::SCRAPE_DURATION, [read]),

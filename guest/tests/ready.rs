@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     net::{TcpListener, TcpStream},
     os::fd::OwnedFd,
     process::{Command, Stdio},
@@ -64,4 +65,36 @@ fn what_is_asked_before_the_start_waits_for_it() {
     // SAFETY: only sends a signal; the child is not reaped yet, so the number is its own.
     unsafe { libc::kill(daemon.id().cast_signed(), libc::SIGTERM) };
     assert!(daemon.wait().expect("a child of ours").success());
+}
+
+#[test]
+fn a_hangup_changes_what_is_logged() {
+    let _alone = in_guest();
+    let file = "/tmp/iotrace.toml";
+    let write = |level: &str, rows: u32| {
+        let text = format!("log = \"{level}\"\nno-selftest = true\nexact = true\ntop-k = {rows}\n");
+        fs::write(file, text).expect("the guest's /tmp can be written");
+    };
+    write("warn", 5);
+    let mut daemon = Daemon::start_with(19_476, &["--config", file]);
+    daemon.attached();
+    assert_eq!(daemon.log(), "", "all is well, and only warnings are logged");
+    let hang_up = || {
+        // SAFETY: only sends a signal; the child is not reaped yet, so the number is its own.
+        unsafe { libc::kill(daemon.pid().cast_signed(), libc::SIGHUP) };
+    };
+    write("info", 6);
+    hang_up();
+    assert!(
+        eventually(Duration::from_secs(20), || daemon.log().contains("from the next start")),
+        "{}",
+        daemon.log()
+    );
+    fs::write(file, "log = loud\n").expect("the guest's /tmp can be written");
+    hang_up();
+    let told = || daemon.log().contains("/tmp/iotrace.toml: line 1: ");
+    assert!(eventually(Duration::from_secs(20), told), "{}", daemon.log());
+    let ended = daemon.end(libc::SIGTERM);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(ended.stderr.contains("stopping"), "{}", ended.stderr);
 }

@@ -219,7 +219,7 @@ pub fn own() -> Own {
             .into(),
         start: [("read", seconds(120)), ("plan", seconds(80)), ("load", seconds(45)), ("hot", seconds(700))]
             .into(),
-        release: Some("6.12.118+deb13-amd64".to_owned()),
+        release: "6.12.118+deb13-amd64".to_owned(),
         process: own::Process {
             cpu: Some(seconds(1_250)),
             resident: Some(12_345_344),

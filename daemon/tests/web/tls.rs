@@ -129,7 +129,7 @@ fn http2_serves() {
         let wanted = 2 * number + 1;
         stream.write_all(&frame(1, 5, wanted, request)).unwrap();
         let (mut status, mut body) = (None, Vec::new());
-        while body.len() < 11 {
+        while body.len() < TEXT.len() {
             let (kind, on, payload) = next(&mut stream).unwrap();
             match kind {
                 0 if on == wanted => body.extend(payload),
